@@ -1,0 +1,75 @@
+"""tinygrad_helix: see, to the byte, what fusing a whole block into one node buys."""
+
+from . import memory, ops, tape
+from .create import (
+    arange,
+    empty,
+    eye,
+    from_dlpack,
+    from_numpy,
+    full,
+    linspace,
+    manual_seed,
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randn,
+    randn_like,
+    zeros,
+    zeros_like,
+)
+from .differentiate import backward, grad
+from .memory import saved_bytes
+from .modes import enable_grad, is_grad_enabled, no_grad
+from .op import Constant, Input, Intermediate, Op, Output, apply
+from .ops import (
+    add,
+    argmax,
+    astype,
+    broadcast_to,
+    cat,
+    cross_entropy,
+    div,
+    embedding,
+    equal,
+    exp,
+    gated_scan,
+    getitem,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    log,
+    log_softmax,
+    matmul,
+    max,
+    maximum,
+    mean,
+    minimum,
+    mul,
+    neg,
+    not_equal,
+    pow,
+    reciprocal,
+    reshape,
+    rms_norm,
+    rsqrt,
+    sigmoid,
+    silu,
+    softmax,
+    softplus,
+    split,
+    sqrt,
+    stack,
+    sub,
+    sum,
+    tanh,
+    transpose,
+    where,
+)
+from .tensor import Tensor, tensor
+
+__version__ = "0.1.0"
+
+__all__ = [name for name in dir() if not name.startswith("_")]

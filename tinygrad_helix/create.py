@@ -1,0 +1,158 @@
+"""Making Tensors: filled ones, ranges, random ones, and the seed."""
+
+from typing import Any
+
+import numpy as np
+
+from .backend import is_array
+from .errors import DTypeError, ShapeError
+from .tensor import Tensor
+
+__all__ = [
+    "arange", "empty", "eye", "from_dlpack", "from_numpy", "full", "linspace", "manual_seed",
+    "ones", "ones_like", "rand", "rand_like", "randn", "randn_like", "zeros", "zeros_like",
+]  # fmt: skip
+
+_generator = np.random.default_rng()
+
+
+def manual_seed(seed: int) -> None:
+    """Start the package's own random generator anew. NumPy's global state is not used."""
+    global _generator
+    _generator = np.random.default_rng(seed)
+
+
+def default_generator() -> np.random.Generator:
+    """The generator that is used where none is given."""
+    return _generator
+
+
+def _shape(given: tuple[Any, ...]) -> tuple[int, ...]:
+    sizes = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+    try:
+        shape = tuple(n.__index__() for n in sizes)
+    except AttributeError:
+        raise DTypeError(f"a shape is made of ints; got {sizes!r}.") from None
+    if any(n < 0 for n in shape):
+        raise ShapeError(f"a shape of sizes {shape}. None may be negative.")
+    return shape
+
+
+def full(
+    shape: Any,
+    value: float,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    device: str | None = None,
+) -> Tensor:
+    """A Tensor of one value; float32 for a float, int64 for an int, unless `dtype` says."""
+    sizes = _shape(shape if isinstance(shape, tuple) else (shape,))
+    if dtype is None:
+        dtype = Tensor(value).dtype
+    return Tensor(np.full(sizes, value, dtype), None, requires_grad, device)
+
+
+def zeros(
+    *shape: Any, dtype: Any = np.float32, requires_grad: bool = False, device: str | None = None
+) -> Tensor:
+    """A Tensor of zeros."""
+    return Tensor(np.zeros(_shape(shape), dtype), None, requires_grad, device)
+
+
+def ones(
+    *shape: Any, dtype: Any = np.float32, requires_grad: bool = False, device: str | None = None
+) -> Tensor:
+    """A Tensor of ones."""
+    return Tensor(np.ones(_shape(shape), dtype), None, requires_grad, device)
+
+
+def empty(
+    *shape: Any, dtype: Any = np.float32, requires_grad: bool = False, device: str | None = None
+) -> Tensor:
+    """A Tensor whose values are whatever the memory held."""
+    return Tensor(np.empty(_shape(shape), dtype), None, requires_grad, device)
+
+
+def eye(
+    n: int, m: int | None = None, *, dtype: Any = np.float32, device: str | None = None
+) -> Tensor:
+    """The n × m matrix (n × n by default) with ones on its diagonal."""
+    return Tensor(np.eye(n, m, dtype=dtype), device=device)
+
+
+def arange(*bounds: Any, dtype: Any = None, device: str | None = None) -> Tensor:
+    """arange([start,] stop[, step]): int64 of ints, else float32, unless `dtype` says."""
+    array = np.arange(*bounds, dtype=dtype)
+    if dtype is None and array.dtype.kind == "f":
+        array = array.astype(np.float32)
+    return Tensor(array, device=device)
+
+
+def linspace(
+    start: float, stop: float, num: int, *, dtype: Any = np.float32, device: str | None = None
+) -> Tensor:
+    """`num` values from `start` to `stop`, both included, evenly spaced."""
+    return Tensor(np.linspace(start, stop, num, dtype=dtype), device=device)
+
+
+def randn(
+    *shape: Any,
+    dtype: Any = np.float32,
+    requires_grad: bool = False,
+    generator: np.random.Generator | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Values from N(0, 1), drawn in float64 so that every dtype gets the same numbers."""
+    values = (generator or _generator).standard_normal(_shape(shape)).astype(dtype)
+    return Tensor(values, None, requires_grad, device)
+
+
+def rand(
+    *shape: Any,
+    dtype: Any = np.float32,
+    requires_grad: bool = False,
+    generator: np.random.Generator | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Values from U[0, 1), drawn in float64 so that every dtype gets the same numbers."""
+    values = (generator or _generator).random(_shape(shape))
+    array = values.astype(dtype)
+    # Rounding to a shorter float can reach 1.
+    np.minimum(array, np.nextafter(array.dtype.type(1), array.dtype.type(0)), out=array)
+    return Tensor(array, None, requires_grad, device)
+
+
+def _like(x: Tensor, dtype: Any) -> dict[str, Any]:
+    return {"dtype": x.dtype if dtype is None else dtype, "device": x.device}
+
+
+def zeros_like(x: Tensor, dtype: Any = None) -> Tensor:
+    """Zeros of x's shape, dtype and device."""
+    return zeros(x.shape, **_like(x, dtype))
+
+
+def ones_like(x: Tensor, dtype: Any = None) -> Tensor:
+    """Ones of x's shape, dtype and device."""
+    return ones(x.shape, **_like(x, dtype))
+
+
+def randn_like(x: Tensor, generator: np.random.Generator | None = None) -> Tensor:
+    """Values from N(0, 1) of x's shape, dtype and device."""
+    return randn(x.shape, generator=generator, **_like(x, None))
+
+
+def rand_like(x: Tensor, generator: np.random.Generator | None = None) -> Tensor:
+    """Values from U[0, 1) of x's shape, dtype and device."""
+    return rand(x.shape, generator=generator, **_like(x, None))
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A Tensor that shares the memory of `array`."""
+    if not is_array(array):
+        raise DTypeError(f"from_numpy takes a numpy.ndarray; got {type(array).__name__}.")
+    return Tensor(array)
+
+
+def from_dlpack(source: Any) -> Tensor:
+    """A Tensor that shares the memory of another library's array, by DLPack."""
+    return Tensor(np.from_dlpack(source))

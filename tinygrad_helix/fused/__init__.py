@@ -1,0 +1,1 @@
+"""Whole blocks as one node each."""

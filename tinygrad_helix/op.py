@@ -1,0 +1,234 @@
+"""Ops, and `apply`: the one door by which every op enters the tape.
+
+An op is one class with both directions beside one another, arrays in and arrays out:
+
+    forward(xp, *arrays, needs, **attrs) -> (y, saved)
+    vjp(dy, saved, *, needs, inputs, **attrs) -> (cotangent or None, ...)
+
+`xp` is the array module, `needs[i]` whether input i wants a gradient, attrs are hashable
+Python values. `y` is an array or a tuple of arrays (then `dy` is a tuple too). An array
+input may be None. Numbers reach forward as Python numbers. `saved` maps labels to values
+(None: not kept); what each label is, the class says in `saves`.
+"""
+
+import os.path
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from . import memory
+from .backend import backend_of, is_array
+from .errors import DTypeError, GraphError
+from .modes import is_grad_enabled
+from .tape import Edge, Node, SavedTensor
+from .tensor import Tensor
+
+__all__ = ["Constant", "Input", "Intermediate", "Op", "Output", "apply"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """A saved value that is input `index` itself: no new storage, a Tensor again in a
+    sweep that is recorded."""
+
+    index: int
+    blocks_double_backward: ClassVar[bool] = False
+
+    def check(self, value: Any, inputs: Any, outputs: Any) -> bool:
+        return self.index < len(inputs) and value is inputs[self.index]
+
+    def edge(self, node: Node) -> Edge | None:
+        return node.edges[self.index]
+
+
+@dataclass(frozen=True)
+class Output:
+    """A saved value that is output `index` itself."""
+
+    index: int = 0
+    blocks_double_backward: ClassVar[bool] = False
+
+    def check(self, value: Any, inputs: Any, outputs: Any) -> bool:
+        return self.index < len(outputs) and value is outputs[self.index]
+
+    def edge(self, node: Node) -> Edge | None:
+        return (node, self.index)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A saved value that no derivative goes through: a mask, an index."""
+
+    blocks_double_backward: ClassVar[bool] = False
+
+    def check(self, value: Any, inputs: Any, outputs: Any) -> bool:
+        return True
+
+    def edge(self, node: Node) -> Edge | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Intermediate(Constant):
+    """A saved value that depends on the inputs and is off the tape: second derivatives
+    through the node raise DoubleBackwardError."""
+
+    blocks_double_backward: ClassVar[bool] = True
+
+
+class Op:
+    """The base of every op. Subclass it, write `forward` and `vjp`, call `apply`.
+
+    `saves` declares each saved label; `broadcasts = True` says that inputs broadcast as
+    NumPy's do, so that the vjp returns cotangents of the output's shape and the tape sums
+    them back. `predict(inputs, needs, **attrs) -> {label: bytes}` may state beforehand
+    what a call will save.
+
+    >>> import tinygrad_helix as th
+    >>> class Square(th.Op):
+    ...     saves = {"x": th.Input(0)}
+    ...     @staticmethod
+    ...     def forward(xp, x, *, needs):
+    ...         return x * x, {"x": x}
+    ...     @staticmethod
+    ...     def vjp(dy, saved, *, needs, inputs):
+    ...         return (dy * saved["x"] * 2,)
+    >>> x = th.tensor([3.0], requires_grad=True)
+    >>> th.apply(Square, x).backward()
+    >>> x.grad.item()
+    6.0
+    """
+
+    name: ClassVar[str] = "op"
+    broadcasts: ClassVar[bool] = False
+    saves: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in cls.__dict__:
+            words = "".join(f"_{c.lower()}" if c.isupper() else c for c in cls.__name__)
+            cls.name = words.lstrip("_")
+
+    @staticmethod
+    def forward(xp: Any, *arrays: Any, needs: tuple[bool, ...], **attrs: Any) -> Any:
+        raise GraphError("an op needs a static method forward(xp, *arrays, needs).")
+
+    @staticmethod
+    def vjp(dy: Any, saved: Any, *, needs: Any, inputs: Any, **attrs: Any) -> Any:
+        raise GraphError("an op needs a static method vjp(dy, saved, *, needs, inputs).")
+
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_ENGINE = (
+    os.path.join(_PACKAGE, "op.py"),
+    os.path.join(_PACKAGE, "tensor.py"),
+    os.path.join(_PACKAGE, "ops") + os.sep,
+)
+_engine_files: dict[str, bool] = {}
+
+
+def _caller() -> tuple[str, int]:
+    """File and line of the nearest frame that is not the engine's own."""
+    frame = sys._getframe(2)
+    while True:
+        file = frame.f_code.co_filename
+        inside = _engine_files.get(file)
+        if inside is None:
+            inside = _engine_files[file] = os.path.abspath(file).startswith(_ENGINE)
+        if not inside or frame.f_back is None:
+            return file, frame.f_lineno
+        frame = frame.f_back
+
+
+def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
+    """Compute `op` on `inputs`, and record it if one of them requires a gradient.
+
+    Inputs are Tensors, arrays, numbers or None. Given a Tensor the results are Tensors;
+    given none, arrays, and nothing is recorded. What the op saves is checked against its
+    declaration; under `no_grad`, or where no input needs a gradient, nothing is kept.
+    """
+    recording = is_grad_enabled()
+    arrays: list[Any] = []
+    needs: list[bool] = []
+    wrapped = False
+    backend = None
+    for x in inputs:
+        if isinstance(x, Tensor):
+            wrapped = True
+            arrays.append(x._data)
+            needs.append(recording and x._requires_grad)
+        else:
+            if isinstance(x, np.generic):
+                x = x.item()
+            elif not (x is None or is_array(x) or isinstance(x, (int, float))):
+                raise DTypeError(
+                    f"{op.name} takes Tensors, arrays and numbers; got "
+                    f"{type(x).__name__}. Make a Tensor of it first."
+                )
+            arrays.append(x)
+            needs.append(False)
+        if backend is None and is_array(arrays[-1]):
+            backend = backend_of(arrays[-1])
+    if backend is None:  # numbers alone
+        arrays = [x if x is None else Tensor(x)._data for x in inputs]
+        backend = backend_of(arrays[0])
+
+    wants = tuple(needs)
+    y, saved = op.forward(backend.xp, *arrays, needs=wants, **attrs)
+    single = not isinstance(y, tuple)
+    given = (y,) if single else y
+    ys = tuple([backend.asarray(v) if isinstance(v, np.generic) else v for v in given])
+    ledger = memory.current_ledger()
+    node = None
+    if True in wants:
+        node = Node(
+            op,
+            tuple([x._edge_for_op() if w else None for x, w in zip(inputs, wants, strict=True)]),
+            wants,
+            tuple([(a.shape, a.dtype) if is_array(a) else None for a in arrays]),
+            tuple([(v.shape, v.dtype) for v in ys]),
+            attrs,
+            _caller(),
+        )
+        node.saved = _declared(op, saved, arrays, given, ys)
+        if ledger is not None:
+            for s in node.saved:
+                if s.counts:
+                    ledger.hold(f"{op.name}.{s.label}", s.value)
+    if ledger is not None:
+        del saved
+        place = node.place if node is not None else "{}:{}".format(*_caller())
+        ledger.event("forward", op.name, place)
+    if not wrapped:
+        return ys[0] if single else ys
+    if single:
+        return Tensor._of(ys[0], node, 0)
+    return tuple([Tensor._of(v, node, i) for i, v in enumerate(ys)])
+
+
+def _declared(
+    op: type[Op], saved: Mapping[str, Any], inputs: Any, given: Any, ys: Any
+) -> tuple[SavedTensor, ...]:
+    """What forward returned to keep, each value checked against its declaration."""
+    kept = []
+    for label, value in saved.items():
+        if value is None:
+            continue
+        kind = op.saves.get(label)
+        if kind is None:
+            raise GraphError(
+                f"{op.name} saved '{label}', which its `saves` does not declare "
+                f"({', '.join(op.saves) or 'it declares nothing'}). Declare it as Input, "
+                "Output, Constant or Intermediate."
+            )
+        if not kind.check(value, inputs, given):
+            raise GraphError(
+                f"{op.name} declares '{label}' as {kind} and saved another array. Save "
+                "that very array, or declare an Intermediate."
+            )
+        if isinstance(value, np.generic):
+            value = ys[kind.index] if isinstance(kind, Output) else np.asarray(value)
+        kept.append(SavedTensor(label, kind, value))
+    return tuple(kept)

@@ -1,0 +1,122 @@
+"""Every op as a function, and the table of operators and methods that Tensor gets.
+
+Functions take Tensors or arrays: given a Tensor they record, given arrays alone they
+compute. So the body of a vjp, written with them, serves for second derivatives as well.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..differentiate import backward
+from ..tensor import Tensor
+from . import inplace
+from .choice import (
+    astype,
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+    not_equal,
+    where,
+)
+from .elementwise import (
+    add,
+    div,
+    exp,
+    log,
+    mul,
+    neg,
+    pow,
+    reciprocal,
+    rsqrt,
+    sigmoid,
+    silu,
+    softplus,
+    sqrt,
+    sub,
+    tanh,
+)
+from .index import embedding, getitem
+from .join import cat, split, stack
+from .linalg import matmul
+from .loss import cross_entropy
+from .norm import log_softmax, rms_norm, softmax
+from .operands import zeros
+from .reduce import argmax, max, mean, sum
+from .scan import gated_scan
+from .view import broadcast_to, reshape, transpose
+
+__all__ = [
+    "add", "argmax", "astype", "broadcast_to", "cat", "cross_entropy", "div", "embedding",
+    "equal", "exp", "gated_scan", "getitem", "greater", "greater_equal", "less",
+    "less_equal", "log", "log_softmax", "matmul", "max", "maximum", "mean", "minimum",
+    "mul", "neg", "not_equal", "pow", "reciprocal", "reshape", "rms_norm", "rsqrt",
+    "sigmoid", "silu", "softmax", "softplus", "split", "sqrt", "stack", "sub", "sum",
+    "tanh", "transpose", "where",
+]  # fmt: skip
+
+
+def _swap(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The reflected form: `1 - x` calls `x.__rsub__(1)`."""
+
+    def reflected(self: Any, other: Any) -> Any:
+        return fn(other, self)
+
+    return reflected
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "__add__": add,
+    "__radd__": _swap(add),
+    "__sub__": sub,
+    "__rsub__": _swap(sub),
+    "__mul__": mul,
+    "__rmul__": _swap(mul),
+    "__truediv__": div,
+    "__rtruediv__": _swap(div),
+    "__pow__": pow,
+    "__rpow__": _swap(pow),
+    "__matmul__": matmul,
+    "__rmatmul__": _swap(matmul),
+    "__neg__": neg,
+    "__eq__": equal,
+    "__ne__": not_equal,
+    "__lt__": less,
+    "__le__": less_equal,
+    "__gt__": greater,
+    "__ge__": greater_equal,
+    "__getitem__": getitem,
+    "__setitem__": inplace.setitem_,
+    "__iadd__": inplace.add_,
+    "__isub__": inplace.sub_,
+    "__imul__": inplace.mul_,
+    "__itruediv__": inplace.div_,
+    "argmax": argmax,
+    "astype": astype,
+    "backward": backward,
+    "broadcast_to": broadcast_to,
+    "copy_": inplace.copy_,
+    "exp": exp,
+    "log": log,
+    "log_softmax": log_softmax,
+    "max": max,
+    "mean": mean,
+    "reciprocal": reciprocal,
+    "reshape": reshape,
+    "rsqrt": rsqrt,
+    "sigmoid": sigmoid,
+    "silu": silu,
+    "softmax": softmax,
+    "softplus": softplus,
+    "split": split,
+    "sqrt": sqrt,
+    "sum": sum,
+    "tanh": tanh,
+    "transpose": transpose,
+}
+
+for _name, _function in METHODS.items():
+    setattr(Tensor, _name, _function)

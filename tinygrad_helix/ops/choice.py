@@ -1,0 +1,185 @@
+"""Choosing between values (maximum, minimum, where), comparing them, casting them."""
+
+from typing import Any
+
+import numpy as np
+
+from ..backend import is_array
+from ..errors import DTypeError, ShapeError
+from ..op import Constant, Op, apply
+from ..tensor import Tensor
+from .operands import binary, plain, promote
+
+__all__ = [
+    "astype", "equal", "greater", "greater_equal", "less", "less_equal", "maximum",
+    "minimum", "not_equal", "where",
+]  # fmt: skip
+
+
+
+def _order(xp: Any, a: Any, b: Any) -> Any:
+    """1 where a > b, -1 where a < b, else 0: one byte an element."""
+    return xp.asarray(a > b).astype(np.int8) - xp.asarray(a < b).astype(np.int8)
+
+
+class Maximum(Op):
+    """y = max(a, b)      da = dy where a > b, dy/2 where a = b, else 0; db the other way round
+    keeps order = sign(a - b), one byte an element."""
+
+    broadcasts = True
+    saves = {"order": Constant()}
+    sign = 1
+
+    @classmethod
+    def forward(cls, xp, a, b, *, needs):
+        y = xp.maximum(a, b) if cls.sign > 0 else xp.minimum(a, b)
+        return y, {"order": _order(xp, a, b) if any(needs) else None}
+
+    @classmethod
+    def vjp(cls, dy, saved, *, needs, inputs):
+        order = saved["order"]
+        return tuple(
+            where(order == 0, dy * 0.5, where(order == side, dy, 0.0)) if need else None
+            for side, need in zip((cls.sign, -cls.sign), needs, strict=True)
+        )
+
+
+class Minimum(Maximum):
+    """y = min(a, b)      da = dy where a < b, dy/2 where a = b, else 0; db the other way round
+    keeps order = sign(a - b), one byte an element."""
+
+    sign = -1
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """max(a, b), elementwise with broadcasting; equal values share the gradient evenly.
+
+    Keeps one byte an element (which of the two is larger).
+    """
+    return binary(Maximum, a, b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """min(a, b), elementwise with broadcasting; equal values share the gradient evenly.
+
+    Keeps one byte an element (which of the two is larger).
+    """
+    return binary(Minimum, a, b)
+
+
+class Where(Op):
+    """y = a where condition, else b      da = dy where condition, else 0; db the rest
+    keeps condition, one byte an element."""
+
+    broadcasts = True
+    saves = {"condition": Constant()}
+
+    @staticmethod
+    def forward(xp, condition, a, b, *, needs):
+        return xp.where(condition, a, b), {"condition": condition}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        condition = saved["condition"]
+        return (
+            None,
+            where(condition, dy, 0.0) if needs[1] else None,
+            where(condition, 0.0, dy) if needs[2] else None,
+        )
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """a where `condition` is true, else b, with broadcasting. Keeps the condition.
+
+    The branch not taken gets an exact 0. An infinite or undefined derivative *inside* it
+    still gives 0 · ∞ = NaN there: put a harmless value into its input by a `where` of its
+    own, as in `where(x > 0, sqrt(where(x > 0, x, 1)), 0)`.
+    """
+    if isinstance(condition, Tensor):
+        condition = condition.data
+    elif isinstance(condition, (bool, np.bool_)):
+        condition = np.asarray(condition)
+    if not is_array(condition) or condition.dtype != bool:
+        got = getattr(condition, "dtype", type(condition).__name__)
+        raise DTypeError(f"where takes a condition of bools; got {got}. Compare first.")
+    a, b = promote(a, b)
+    try:
+        return apply(Where, condition, a, b)
+    except ValueError as error:
+        if isinstance(error, ShapeError):
+            raise
+        raise ShapeError(
+            f"where of shapes {condition.shape}, {np.shape(plain(a))} and "
+            f"{np.shape(plain(b))}, which do not broadcast."
+        ) from None
+
+
+# --- casts and comparisons
+
+
+class Cast(Op):
+    """y = x in another dtype      dx = dy in the old one (the tape casts)      keeps nothing."""
+
+    @staticmethod
+    def forward(xp, x, *, needs, dtype):
+        return x.astype(dtype), {}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs, dtype):
+        return (dy.astype(inputs[0][1]),)
+
+
+def astype(x: Any, dtype: Any) -> Any:
+    """x in another dtype, as a copy; x itself if it has that dtype. Keeps nothing.
+
+    To a float the gradient goes through, cast back; to ints or bools there is none.
+    """
+    try:
+        target = np.dtype(dtype)
+    except TypeError:
+        raise DTypeError(f"astype got {dtype!r}, which is no dtype. Use 'float32', say.") from None
+    if target.kind not in "fiub":
+        raise DTypeError(f"a Tensor holds floats, ints or bools; got dtype {target}.")
+    return x if x.dtype == target else apply(Cast, x, dtype=target)
+
+
+def _compare(name: str, a: Any, b: Any) -> Any:
+    a_, b_ = plain(a), plain(b)
+    try:
+        result = getattr(np, name)(a_, b_)
+    except ValueError:
+        raise ShapeError(
+            f"{name} of shapes {np.shape(a_)} and {np.shape(b_)}, which do not broadcast."
+        ) from None
+    result = np.asarray(result)
+    return Tensor(result) if isinstance(a, Tensor) or isinstance(b, Tensor) else result
+
+
+def equal(a: Any, b: Any) -> Any:
+    """a = b, elementwise: bools, no gradient."""
+    return _compare("equal", a, b)
+
+
+def not_equal(a: Any, b: Any) -> Any:
+    """a ≠ b, elementwise: bools, no gradient."""
+    return _compare("not_equal", a, b)
+
+
+def less(a: Any, b: Any) -> Any:
+    """a < b, elementwise: bools, no gradient."""
+    return _compare("less", a, b)
+
+
+def less_equal(a: Any, b: Any) -> Any:
+    """a ≤ b, elementwise: bools, no gradient."""
+    return _compare("less_equal", a, b)
+
+
+def greater(a: Any, b: Any) -> Any:
+    """a > b, elementwise: bools, no gradient."""
+    return _compare("greater", a, b)
+
+
+def greater_equal(a: Any, b: Any) -> Any:
+    """a ≥ b, elementwise: bools, no gradient."""
+    return _compare("greater_equal", a, b)

@@ -1,0 +1,369 @@
+"""Elementwise ops: arithmetic, and functions of one array."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..op import Input, Op, Output, apply
+from .choice import equal, greater_equal, where
+from .operands import accumulator, binary, floating
+
+__all__ = [
+    "add", "div", "exp", "log", "mul", "neg", "pow", "reciprocal", "rsqrt", "sigmoid",
+    "silu", "softplus", "sqrt", "sub", "tanh",
+]  # fmt: skip
+
+
+# --- arithmetic
+
+
+class Add(Op):
+    """y = a + b      da = dy,   db = dy      keeps nothing."""
+
+    broadcasts = True
+
+    @staticmethod
+    def forward(xp, a, b, *, needs):
+        return a + b, {}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return dy, dy
+
+
+def add(a: Any, b: Any) -> Any:
+    """a + b, elementwise with broadcasting. Keeps nothing."""
+    return binary(Add, a, b)
+
+
+class Sub(Op):
+    """y = a - b      da = dy,   db = -dy      keeps nothing."""
+
+    broadcasts = True
+
+    @staticmethod
+    def forward(xp, a, b, *, needs):
+        return a - b, {}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return dy, -dy if needs[1] else None
+
+
+def sub(a: Any, b: Any) -> Any:
+    """a - b, elementwise with broadcasting. Keeps nothing."""
+    return binary(Sub, a, b)
+
+
+class Mul(Op):
+    """y = a · b      da = dy · b,   db = dy · a      keeps a if b needs a gradient, b if a does."""
+
+    broadcasts = True
+    saves = {"a": Input(0), "b": Input(1)}
+
+    @staticmethod
+    def forward(xp, a, b, *, needs):
+        return a * b, {"a": a if needs[1] else None, "b": b if needs[0] else None}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return dy * saved["b"] if needs[0] else None, dy * saved["a"] if needs[1] else None
+
+
+def mul(a: Any, b: Any) -> Any:
+    """a · b, elementwise with broadcasting. Keeps a if b needs a gradient, b if a does."""
+    return binary(Mul, a, b)
+
+
+class Div(Op):
+    """y = a / b      da = dy / b,   db = -(dy / b) · (a / b)      keeps b, and a if b needs a
+    gradient."""
+
+    broadcasts = True
+    saves = {"a": Input(0), "b": Input(1)}
+
+    @staticmethod
+    def forward(xp, a, b, *, needs):
+        return a / b, {"a": a if needs[1] else None, "b": b}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        b = saved["b"]
+        da = dy / b
+        return da, -da * (saved["a"] / b) if needs[1] else None
+
+
+def div(a: Any, b: Any) -> Any:
+    """a / b, elementwise with broadcasting; of ints it is float32.
+
+    Keeps b, and a if b needs a gradient.
+    """
+    return binary(Div, a, b, divide=True)
+
+
+class Neg(Op):
+    """y = -x      dx = -dy      keeps nothing."""
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        return -x, {}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (-dy,)
+
+
+def neg(x: Any) -> Any:
+    """-x. Keeps nothing."""
+    return apply(Neg, x)
+
+
+class Pow(Op):
+    """y = a^b      da = dy · b · a^(b-1),   db = dy · y · ln a      keeps a and b, and y if b
+    needs a gradient.
+
+    Where b = 0, da is 0; where a = 0 and b ≥ 0, db is 0, its limit from above. ln a is
+    computed only if b needs a gradient.
+    """
+
+    broadcasts = True
+    saves = {"a": Input(0), "b": Input(1), "y": Output()}
+
+    @staticmethod
+    def forward(xp, a, b, *, needs):
+        y = a**b
+        return y, {"a": a, "b": b, "y": y if needs[1] else None}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        a, b, y = saved["a"], saved["b"], saved["y"]
+        da = db = None
+        if needs[0]:
+            if isinstance(b, (int, float)):
+                da = dy * (b * a ** (b - 1) if b != 0 else a * 0.0)
+            else:
+                flat = equal(b, 0)
+                da = where(flat, 0.0, dy * b * pow(a, where(flat, 1.0, b) - 1))
+        if needs[1] and isinstance(a, (int, float)):
+            db = dy * y * math.log(a) if a > 0 else dy * (0.0 if a == 0 else math.nan)
+        elif needs[1]:
+            at_zero = equal(a, 0) * greater_equal(b, 0)  # of bools: and
+            db = where(at_zero, 0.0, dy * y * log(where(at_zero, 1.0, a)))
+        return da, db
+
+
+def pow(a: Any, b: Any) -> Any:
+    """a^b, elementwise with broadcasting.
+
+    Its gradient for a is 0 where b = 0; that for b is 0 where a = 0 and b ≥ 0. Keeps a
+    and b, and the result if b needs a gradient.
+    """
+    return binary(Pow, a, b)
+
+
+# --- functions of one array
+
+
+class Exp(Op):
+    """y = e^x      dx = dy · y      keeps y."""
+
+    saves = {"y": Output()}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        y = xp.exp(x)
+        return y, {"y": y}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (dy * saved["y"],)
+
+
+def exp(x: Any) -> Any:
+    """e^x. Keeps its result."""
+    return apply(Exp, floating(x))
+
+
+class Log(Op):
+    """y = ln x      dx = dy / x      keeps x."""
+
+    saves = {"x": Input(0)}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        return xp.log(x), {"x": x}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (dy / saved["x"],)
+
+
+def log(x: Any) -> Any:
+    """ln x. Keeps x."""
+    return apply(Log, floating(x))
+
+
+class Sqrt(Op):
+    """y = √x      dx = dy / (2y)      keeps y. At x = 0 the derivative is infinite."""
+
+    saves = {"y": Output()}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        y = xp.sqrt(x)
+        return y, {"y": y}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (dy * 0.5 / saved["y"],)
+
+
+def sqrt(x: Any) -> Any:
+    """√x. Keeps its result."""
+    return apply(Sqrt, floating(x))
+
+
+class Rsqrt(Op):
+    """y = 1/√x      dx = -dy · y³ / 2      keeps y."""
+
+    saves = {"y": Output()}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        y = 1 / xp.sqrt(x)
+        return y, {"y": y}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        y = saved["y"]
+        return (dy * -0.5 * (y * y * y),)
+
+
+def rsqrt(x: Any) -> Any:
+    """1/√x. Keeps its result."""
+    return apply(Rsqrt, floating(x))
+
+
+class Reciprocal(Op):
+    """y = 1/x      dx = -dy · y²      keeps y."""
+
+    saves = {"y": Output()}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        y = 1 / x
+        return y, {"y": y}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        y = saved["y"]
+        return (-dy * (y * y),)
+
+
+def reciprocal(x: Any) -> Any:
+    """1/x. Keeps its result."""
+    return apply(Reciprocal, floating(x))
+
+
+# Where e^z is still finite: the result there is below any normal number.
+_EXP_BOUND = {np.dtype(np.float32): 88.0, np.dtype(np.float64): 709.0}
+
+
+def _sigmoid(xp: Any, x: Any) -> Any:
+    """1 / (1 + e^min(-x, bound)), in one new array."""
+    dtype = accumulator(x.dtype)
+    z = xp.empty(x.shape, dtype)
+    xp.negative(x, out=z)
+    xp.minimum(z, _EXP_BOUND[dtype], out=z)
+    xp.exp(z, out=z)
+    z += 1
+    xp.divide(1, z, out=z)
+    return z.astype(x.dtype, copy=False)
+
+
+class Sigmoid(Op):
+    """y = 1 / (1 + e^(-x))      dx = dy · y · (1 - y)      keeps y."""
+
+    saves = {"y": Output()}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        y = _sigmoid(xp, x)
+        return y, {"y": y}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        y = saved["y"]
+        return (dy * (y * (1 - y)),)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e^(-x)), without overflow for any x. Keeps its result."""
+    return apply(Sigmoid, floating(x))
+
+
+class Silu(Op):
+    """y = x · s, s = sigmoid(x)      dx = dy · s · (1 + x · (1 - s))      keeps x."""
+
+    saves = {"x": Input(0)}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        y = _sigmoid(xp, x)
+        y *= x
+        return y, {"x": x}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        x = saved["x"]
+        s = sigmoid(x)
+        return (dy * (s * (1 + x * (1 - s))),)
+
+
+def silu(x: Any) -> Any:
+    """x · sigmoid(x). Keeps x.
+
+    Elfwing, Uchibe, Doya, "Sigmoid-weighted linear units", 2017.
+    """
+    return apply(Silu, floating(x))
+
+
+class Tanh(Op):
+    """y = tanh x      dx = dy · (1 - y²)      keeps y."""
+
+    saves = {"y": Output()}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        y = xp.tanh(x)
+        return y, {"y": y}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        y = saved["y"]
+        return (dy * (1 - y * y),)
+
+
+def tanh(x: Any) -> Any:
+    """tanh x. Keeps its result."""
+    return apply(Tanh, floating(x))
+
+
+class Softplus(Op):
+    """y = ln(1 + e^x) = max(x, 0) + ln(1 + e^(-|x|))      dx = dy · sigmoid(x)      keeps x."""
+
+    saves = {"x": Input(0)}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x))), {"x": x}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (dy * sigmoid(saved["x"]),)
+
+
+def softplus(x: Any) -> Any:
+    """ln(1 + e^x), without overflow for any x. Keeps x."""
+    return apply(Softplus, floating(x))

@@ -1,0 +1,96 @@
+"""Writing to a Tensor in place: `+= -= *= /=`, `x[index] = value`, `copy_`.
+
+Every write bumps the version of the storage, which all views share, so that a sweep
+notices when a saved tensor was overwritten.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import memory
+from ..backend import is_array
+from ..errors import DTypeError, GraphError, ShapeError
+from ..modes import is_grad_enabled
+from ..tensor import Tensor
+
+__all__ = ["add_", "copy_", "div_", "mul_", "setitem_", "sub_"]
+
+
+def _write(x: Tensor, what: str, value: Any, write: Callable[[Any], Any]) -> Tensor:
+    """Check that `x` may be written to, let `write` do it, bump the version."""
+    tracked = isinstance(value, Tensor) and value.requires_grad
+    if isinstance(value, Tensor):
+        value = value.data
+    if is_grad_enabled() and (x.requires_grad or tracked):
+        made = f", made by {x.node!r}," if x.node is not None else ""
+        culprit = "it" if x.requires_grad else "the value written"
+        raise GraphError(
+            f"{what} would write in place to a Tensor of shape {x.shape}{made} and "
+            f"{culprit} requires a gradient: the tape cannot follow that. Use the "
+            "operation that returns a new Tensor, or write inside no_grad()."
+        )
+    if is_array(value) and value.dtype != x.dtype and value.dtype.kind == "f":
+        raise DTypeError(
+            f"{what} would write {value.dtype} into a Tensor of {x.dtype}. Convert the "
+            f"value with astype('{x.dtype}') first."
+        )
+    if not x.data.flags.writeable:
+        raise GraphError(
+            f"{what} would write to an array that is read-only (a broadcast view, or "
+            "locked by its owner). Write to a copy."
+        )
+    try:
+        write(value)
+    except ValueError as error:
+        raise ShapeError(
+            f"{what} on a Tensor of shape {x.shape} got a value of shape "
+            f"{np.shape(value)} ({error}). Give one that broadcasts to the target."
+        ) from None
+    except TypeError as error:
+        raise DTypeError(
+            f"{what} on a Tensor of {x.dtype} got {type(value).__name__} ({error}). "
+            "Convert the value first."
+        ) from None
+    memory.bump(x.data)
+    return x
+
+
+def add_(x: Tensor, value: Any) -> Tensor:
+    """x += value, in place."""
+    return _write(x, "+=", value, x.data.__iadd__)
+
+
+def sub_(x: Tensor, value: Any) -> Tensor:
+    """x -= value, in place."""
+    return _write(x, "-=", value, x.data.__isub__)
+
+
+def mul_(x: Tensor, value: Any) -> Tensor:
+    """x *= value, in place."""
+    return _write(x, "*=", value, x.data.__imul__)
+
+
+def div_(x: Tensor, value: Any) -> Tensor:
+    """x /= value, in place."""
+    return _write(x, "/=", value, x.data.__itruediv__)
+
+
+def setitem_(x: Tensor, index: Any, value: Any) -> None:
+    """x[index] = value, in place."""
+    parts = index if isinstance(index, tuple) else (index,)
+    plain = tuple(i.data if isinstance(i, Tensor) else i for i in parts)
+    key = plain if isinstance(index, tuple) else plain[0]
+    _write(x, "x[...] =", value, lambda v: x.data.__setitem__(key, v))
+
+
+def copy_(x: Tensor, value: Any) -> Tensor:
+    """Write the values of `value`, which has exactly x's shape, into x's array."""
+    shape = value.shape if isinstance(value, Tensor) else np.shape(value)
+    if shape != x.shape:
+        raise ShapeError(
+            f"copy_ on a Tensor of shape {x.shape} got a value of shape {shape}. They "
+            "must be equal."
+        )
+    return _write(x, "copy_", value, lambda v: x.data.__setitem__(..., v))

@@ -1,0 +1,130 @@
+"""What an op gets to see: promotion of dtypes and axes, checked in one place.
+
+Python and NumPy scalars are weak. Arrays promote as `numpy.result_type`, but an int or a
+bool that meets a float takes the float's dtype, and functions of ints are float32.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from ..backend import backend_of
+from ..errors import DTypeError, ShapeError
+from ..op import Op, apply
+from ..tensor import Tensor
+
+__all__ = [
+    "accumulator", "axes_of", "binary", "floating", "plain", "promote", "same_float", "wide",
+    "zeros",
+]  # fmt: skip
+
+
+def _dtype(x: Any) -> Any:
+    """The dtype of a Tensor or array; None for a number."""
+    return None if isinstance(x, np.generic) else getattr(x, "dtype", None)
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    """An int or bool Tensor or array in another dtype: no gradient goes through it."""
+    if isinstance(x, Tensor):
+        return Tensor(x.data.astype(dtype))
+    return x.astype(dtype) if _dtype(x) is not None else x
+
+
+def floating(x: Any) -> Any:
+    """`x` itself if it holds floats, else as float32."""
+    dtype = _dtype(x)
+    if dtype is None:
+        return np.asarray(x, np.float32) if not isinstance(x, np.floating) else np.asarray(x)
+    return x if dtype.kind == "f" else _cast(x, np.float32)
+
+
+def promote(*xs: Any, divide: bool = False) -> tuple[Any, ...]:
+    """Operands ready for NumPy's own promotion: ints and bools that meet a float (or are
+    to be divided) take its dtype."""
+    first = _dtype(xs[0])
+    if first is not None and first.kind == "f":
+        for x in xs:
+            dtype = _dtype(x)
+            if dtype is not None and dtype.kind != "f":
+                break
+        else:
+            return xs
+    kinds = [_dtype(x) for x in xs]
+    floats = [dtype for dtype in kinds if dtype is not None and dtype.kind == "f"]
+    if floats:
+        target = np.result_type(*floats)
+    elif divide or any(isinstance(x, (float, np.floating)) for x in xs):
+        target = np.dtype(np.float32)
+    elif all(dtype is None for dtype in kinds):
+        return (np.asarray(xs[0]), *xs[1:])
+    else:
+        return xs
+    if all(dtype is None for dtype in kinds):
+        return (np.asarray(xs[0], target), *xs[1:])
+    return tuple(x if d is not None and d.kind == "f" else _cast(x, target)
+                 for x, d in zip(xs, kinds, strict=True))
+
+
+def same_float(op: str, **named: Any) -> None:
+    """Refuse ints and mixed floats where an operation wants one float dtype."""
+    dtypes = {name: _dtype(x) for name, x in named.items() if x is not None}
+    if len(set(dtypes.values())) > 1 or any(d is None or d.kind != "f" for d in dtypes.values()):
+        listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
+        raise DTypeError(
+            f"{op} takes arrays of one float dtype; got {listed}. Convert them with "
+            "astype() first."
+        )
+
+
+def accumulator(dtype: Any) -> Any:
+    """The dtype in which sums of `dtype` add up: float32 for 16-bit floats."""
+    return np.dtype(np.float32) if dtype.kind == "f" and dtype.itemsize == 2 else dtype
+
+
+def wide(x: Any) -> Any:
+    """`x`, or its float32 version if it holds 16-bit floats (recorded if a Tensor)."""
+    return x.astype(np.float32) if accumulator(x.dtype) != x.dtype else x
+
+
+def zeros(shape: tuple[int, ...], like: Any) -> Any:
+    """An array of zeros with the dtype and on the device of `like` (Tensor or array)."""
+    array = like.data if isinstance(like, Tensor) else like
+    return backend_of(array).xp.zeros(shape, array.dtype)
+
+
+def plain(x: Any) -> Any:
+    """The array of a Tensor; anything else as it is."""
+    return x.data if isinstance(x, Tensor) else x
+
+
+def binary(op: type[Op], a: Any, b: Any, divide: bool = False) -> Any:
+    """Apply an elementwise op of two promoted operands."""
+    a, b = promote(a, b, divide=divide)
+    try:
+        return apply(op, a, b)
+    except ValueError as error:
+        if isinstance(error, ShapeError):
+            raise
+        raise ShapeError(
+            f"{op.name} of shapes {np.shape(plain(a))} and {np.shape(plain(b))}, which do "
+            "not broadcast. Sizes must be equal or 1, counted from the last axis."
+        ) from None
+
+
+def axes_of(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
+    """`axis` (None for all, an int, or several) as sorted axes counted from 0."""
+    given = range(ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = []
+    for i in given:
+        if not isinstance(i, (int, np.integer)) or isinstance(i, bool):
+            raise DTypeError(f"{op} got axis={axis!r}. Give None, an int, or a tuple of ints.")
+        if not -ndim <= i < ndim:
+            raise ShapeError(
+                f"{op} got axis {i} of a Tensor of {ndim} axes. Give one of {-ndim} to "
+                f"{ndim - 1}." if ndim else f"{op} got axis {i} of a Tensor without axes."
+            )
+        axes.append(int(i) % ndim)
+    if len(set(axes)) != len(axes):
+        raise ShapeError(f"{op} got axis={axis!r}, which names an axis twice.")
+    return tuple(sorted(axes))
