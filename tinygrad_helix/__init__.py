@@ -1,6 +1,7 @@
 """tinygrad_helix: see, to the byte, what fusing a whole block into one node buys."""
 
-from . import memory, ops, tape
+from . import accounting, memory, ops, tape
+from .alive import why_alive
 from .create import (
     arange,
     empty,
@@ -72,4 +73,15 @@ from .tensor import Tensor, tensor
 
 __version__ = "0.1.0"
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [
+    "accounting", "add", "apply", "arange", "argmax", "astype", "backward", "broadcast_to",
+    "cat", "Constant", "cross_entropy", "div", "embedding", "empty", "enable_grad", "equal",
+    "exp", "eye", "from_dlpack", "from_numpy", "full", "gated_scan", "getitem", "grad",
+    "greater", "greater_equal", "Input", "Intermediate", "is_grad_enabled", "less",
+    "less_equal", "linspace", "log", "log_softmax", "manual_seed", "matmul", "max",
+    "maximum", "mean", "memory", "minimum", "mul", "neg", "no_grad", "not_equal", "ones",
+    "ones_like", "Op", "ops", "Output", "pow", "rand", "rand_like", "randn", "randn_like",
+    "reciprocal", "reshape", "rms_norm", "rsqrt", "saved_bytes", "sigmoid", "silu",
+    "softmax", "softplus", "split", "sqrt", "stack", "sub", "sum", "tanh", "tape", "Tensor",
+    "tensor", "transpose", "where", "why_alive", "zeros", "zeros_like",
+]  # fmt: skip

@@ -9,8 +9,8 @@ from .errors import DTypeError, ShapeError
 from .tensor import Tensor
 
 __all__ = [
-    "arange", "empty", "eye", "from_dlpack", "from_numpy", "full", "linspace", "manual_seed",
-    "ones", "ones_like", "rand", "rand_like", "randn", "randn_like", "zeros", "zeros_like",
+    "arange", "empty", "eye", "from_dlpack", "from_numpy", "full", "linspace",
+    "manual_seed", "ones", "ones_like", "rand", "rand_like", "randn", "randn_like", "zeros", "zeros_like",
 ]  # fmt: skip
 
 _generator = np.random.default_rng()
@@ -53,21 +53,30 @@ def full(
 
 
 def zeros(
-    *shape: Any, dtype: Any = np.float32, requires_grad: bool = False, device: str | None = None
+    *shape: Any,
+    dtype: Any = np.float32,
+    requires_grad: bool = False,
+    device: str | None = None,
 ) -> Tensor:
     """A Tensor of zeros."""
     return Tensor(np.zeros(_shape(shape), dtype), None, requires_grad, device)
 
 
 def ones(
-    *shape: Any, dtype: Any = np.float32, requires_grad: bool = False, device: str | None = None
+    *shape: Any,
+    dtype: Any = np.float32,
+    requires_grad: bool = False,
+    device: str | None = None,
 ) -> Tensor:
     """A Tensor of ones."""
     return Tensor(np.ones(_shape(shape), dtype), None, requires_grad, device)
 
 
 def empty(
-    *shape: Any, dtype: Any = np.float32, requires_grad: bool = False, device: str | None = None
+    *shape: Any,
+    dtype: Any = np.float32,
+    requires_grad: bool = False,
+    device: str | None = None,
 ) -> Tensor:
     """A Tensor whose values are whatever the memory held."""
     return Tensor(np.empty(_shape(shape), dtype), None, requires_grad, device)
@@ -89,7 +98,12 @@ def arange(*bounds: Any, dtype: Any = None, device: str | None = None) -> Tensor
 
 
 def linspace(
-    start: float, stop: float, num: int, *, dtype: Any = np.float32, device: str | None = None
+    start: float,
+    stop: float,
+    num: int,
+    *,
+    dtype: Any = np.float32,
+    device: str | None = None,
 ) -> Tensor:
     """`num` values from `start` to `stop`, both included, evenly spaced."""
     return Tensor(np.linspace(start, stop, num, dtype=dtype), device=device)

@@ -25,6 +25,7 @@ __all__ = [
     "current_ledger",
     "is_parameter",
     "mark_parameter",
+    "nodes",
     "record",
     "saved",
     "saved_bytes",
@@ -76,6 +77,7 @@ def is_parameter(array: Any) -> bool:
 
 # --- what a graph holds
 
+
 @dataclass(frozen=True, slots=True)
 class Saved:
     """One saved tensor: `op.label`, where its node was made, and its bytes.
@@ -97,7 +99,7 @@ class Saved:
     first: bool
 
 
-def _nodes(outputs: tuple[Any, ...]) -> list[Any]:
+def nodes(*outputs: Any) -> list[Any]:
     """The nodes below `outputs`, each once, in the order in which they were made."""
     seen: dict[Any, None] = {}
     for y in outputs:
@@ -110,7 +112,7 @@ def saved(*outputs: Any) -> list[Saved]:
     """Every saved tensor of the graph below `outputs`, in the order of the tape."""
     rows: list[Saved] = []
     counted: set[int] = set()
-    for node in _nodes(outputs):
+    for node in nodes(*outputs):
         for s in node.saved or ():
             if not s.counts:
                 continue
@@ -178,18 +180,21 @@ def table(*outputs: Any) -> str:
 
 # --- events over time
 
+
 class Event(NamedTuple):
     """One op forward, or one node backward, as the ledger saw it end.
 
     `bands` maps `op.label` to the counted bytes that the tape held under that name;
-    `live` and `peak` are traced bytes (at the end, and the most since the event before),
-    counted from where the recording began; both are 0 when nothing was traced.
+    `gradients` those of the leaf gradients that the sweep has made so far. `live` and
+    `peak` are traced bytes (at the end, and the most since the event before), counted from
+    where the recording began; both are 0 when nothing was traced.
     """
 
     phase: str
     op: str
     place: str
     bands: dict[str, int]
+    gradients: int
     live: int
     peak: int
 
@@ -199,10 +204,9 @@ class Ledger:
     """What `with memory.record() as ledger:` collects: a list of events."""
 
     events: list[Event] = field(default_factory=list)
-    phase: str = "forward"
+    start: int = 0
     _bands: Counter[str] = field(default_factory=Counter)
     _held: dict[int, list[Any]] = field(default_factory=dict)
-    _start: int = 0
 
     def hold(self, name: str, array: Any) -> None:
         """The tape saved `array` under `name`."""
@@ -225,14 +229,14 @@ class Ledger:
             del self._held[key]
             self._bands[entry[1]] -= entry[2]
 
-    def event(self, phase: str, op: str, place: str) -> None:
+    def event(self, phase: str, op: str, place: str, gradients: int = 0) -> None:
         """An op (`phase` "forward") or a node's vjp ("backward") has ended."""
         live = peak = 0
         if tracemalloc.is_tracing():
-            live, peak = (n - self._start for n in tracemalloc.get_traced_memory())
+            live, peak = (n - self.start for n in tracemalloc.get_traced_memory())
             tracemalloc.reset_peak()
         bands = {name: n for name, n in self._bands.items() if n}
-        self.events.append(Event(phase, op, place, bands, live, peak))
+        self.events.append(Event(phase, op, place, bands, gradients, live, peak))
 
 
 _ledger: ContextVar[Ledger | None] = ContextVar("ledger", default=None)
@@ -256,7 +260,7 @@ def record() -> Iterator[Ledger]:
     ledger = Ledger()
     if tracemalloc.is_tracing():
         tracemalloc.reset_peak()
-        ledger._start = tracemalloc.get_traced_memory()[0]
+        ledger.start = tracemalloc.get_traced_memory()[0]
     token = _ledger.set(ledger)
     try:
         yield ledger

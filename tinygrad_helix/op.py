@@ -185,7 +185,12 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
     if True in wants:
         node = Node(
             op,
-            tuple([x._edge_for_op() if w else None for x, w in zip(inputs, wants, strict=True)]),
+            tuple(
+                [
+                    x._edge_for_op() if w else None
+                    for x, w in zip(inputs, wants, strict=True)
+                ]
+            ),
             wants,
             tuple([(a.shape, a.dtype) if is_array(a) else None for a in arrays]),
             tuple([(v.shape, v.dtype) for v in ys]),
@@ -197,7 +202,7 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
             for s in node.saved:
                 if s.counts:
                     ledger.hold(f"{op.name}.{s.label}", s.value)
-    if ledger is not None:
+    if ledger is not None and wrapped:  # a vjp's own calls belong to its node's event
         del saved
         place = node.place if node is not None else "{}:{}".format(*_caller())
         ledger.event("forward", op.name, place)

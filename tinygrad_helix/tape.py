@@ -226,7 +226,7 @@ def sweep(
 
     def send(edge: Edge, value: Any, owned: bool) -> None:
         target, index = edge
-        if type(target) is Leaf:
+        if isinstance(target, Leaf):
             if keys is not None and target not in keys:
                 return
             if target in arrived:
@@ -262,7 +262,10 @@ def sweep(
             node.release()
         del sums
         if ledger is not None:
-            ledger.event("backward", node.op.name, node.place)
+            made = sum(
+                s.value.nbytes for to, s in arrived.items() if type(to) is Leaf and s.owned
+            )
+            ledger.event("backward", node.op.name, node.place, made)
     if keys is not None:  # targets that are roots of their own, below no node
         for target, sums in pending.items():
             for index, entry in enumerate(sums):
@@ -339,8 +342,10 @@ def _fit(node: Node, i: int, value: Any, wrap: Callable[..., Any] | None) -> Any
         value = wrap(value, None)
     kind_is_right = is_array(value) if wrap is None else hasattr(value, "node")
     if not kind_is_right or value.shape != due:
-        what = type(value).__name__ if not hasattr(value, "shape") else (
-            f"{type(value).__name__} of shape {value.shape}"
+        what = (
+            type(value).__name__
+            if not hasattr(value, "shape")
+            else (f"{type(value).__name__} of shape {value.shape}")
         )
         raise GraphError(
             f"the vjp of {node!r} returned {what} as the cotangent of input {i}, whose "

@@ -4,6 +4,8 @@ Operators, methods named after ops, and `backward` are attached by `ops` from on
 table; they are declared at the end of the class for readers and type checkers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +87,7 @@ class Tensor:
             self.requires_grad = True
 
     @classmethod
-    def _of(cls, array: Any, edge: Leaf | Node | None, index: int = 0) -> "Tensor":
+    def _of(cls, array: Any, edge: Leaf | Node | None, index: int = 0) -> Tensor:
         """The Tensor of an op's output, or of a saved value on its old edge."""
         self = Tensor.__new__(Tensor)
         self._data = array
@@ -99,7 +101,7 @@ class Tensor:
         return self
 
     @classmethod
-    def _of_edge(cls, array: Any, edge: Edge | None) -> "Tensor":
+    def _of_edge(cls, array: Any, edge: Edge | None) -> Tensor:
         return cls._of(array, None) if edge is None else cls._of(array, *edge)
 
     def _edge_for_op(self) -> Edge:
@@ -174,12 +176,12 @@ class Tensor:
             self._edge = Leaf()
 
     @property
-    def grad(self) -> "Tensor | None":
+    def grad(self) -> Tensor | None:
         """The gradient that sweeps have added up on this leaf."""
         return self._edge.grad if type(self._edge) is Leaf else None
 
     @grad.setter
-    def grad(self, value: "Tensor | None") -> None:
+    def grad(self, value: Tensor | None) -> None:
         if value is not None:
             if not isinstance(value, Tensor):
                 raise DTypeError(
@@ -203,7 +205,7 @@ class Tensor:
 
     # --- autodiff
 
-    def detach(self) -> "Tensor":
+    def detach(self) -> Tensor:
         """The same array, off the tape."""
         return Tensor._of(self._data, None)
 
@@ -218,7 +220,7 @@ class Tensor:
             )
         backend = backend_of(self._data)
         if backend.name != "cpu":
-            raise DeviceError(f"numpy() of a Tensor on {backend.name}. Use to('cpu') first.")
+            raise DeviceError(f"numpy() of a Tensor on {backend.name}. Use to('cpu').")
         return self._data
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -235,7 +237,7 @@ class Tensor:
     def __dlpack_device__(self) -> Any:
         return self._data.__dlpack_device__()
 
-    def to(self, device: str) -> "Tensor":
+    def to(self, device: str) -> Tensor:
         """This Tensor on `device`; itself when it is there already."""
         get_backend(device)
         return self
@@ -260,7 +262,7 @@ class Tensor:
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu":
-            raise DTypeError(f"only an integer Tensor can be an index; this is {self.dtype}.")
+            raise DTypeError(f"only ints can be an index; this Tensor is {self.dtype}.")
         return self.item()
 
     def __bool__(self) -> bool:
@@ -271,7 +273,7 @@ class Tensor:
             raise DTypeError("a Tensor of shape () has no length. It is a single number.")
         return self.shape[0]
 
-    def __iter__(self) -> Iterator["Tensor"]:
+    def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
 
     __hash__ = object.__hash__  # identity, although == is elementwise
@@ -292,7 +294,7 @@ class Tensor:
             notes.append("requires_grad")
         return f"Tensor({values}, {', '.join(notes)})"
 
-    def _copied(self, data: Any, grad: Any) -> "Tensor":
+    def _copied(self, data: Any, grad: Any) -> Tensor:
         """A leaf like this one around `data`, for copy.deepcopy and pickle."""
         new = type(self).__new__(type(self))
         Tensor.__init__(new, data, requires_grad=self._requires_grad)
@@ -306,12 +308,12 @@ class Tensor:
                 "detach() first; leaves keep value, requires_grad and grad."
             )
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Tensor":
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         self._only_leaves("deepcopy")
         grad = None if self.grad is None else self.grad.detach()
         new = memo[id(self)] = self._copied(
             backend_of(self._data).copy(self._data),
-            None if grad is None else Tensor._of(backend_of(grad._data).copy(grad._data), None),
+            None if grad is None else Tensor(backend_of(grad._data).copy(grad._data)),
         )
         return new
 
@@ -320,12 +322,60 @@ class Tensor:
         grad = None if self.grad is None else self.grad._data
         return _unpickle, (type(self), self._data, self._requires_grad, grad)
 
-    if TYPE_CHECKING:
-        # METHODS
-        pass
+    if TYPE_CHECKING:  # attached by ops/, from its table METHODS
+        T: Tensor
+        mT: Tensor
+
+        def __add__(self, other: Any) -> Tensor: ...
+        def __radd__(self, other: Any) -> Tensor: ...
+        def __sub__(self, other: Any) -> Tensor: ...
+        def __rsub__(self, other: Any) -> Tensor: ...
+        def __mul__(self, other: Any) -> Tensor: ...
+        def __rmul__(self, other: Any) -> Tensor: ...
+        def __truediv__(self, other: Any) -> Tensor: ...
+        def __rtruediv__(self, other: Any) -> Tensor: ...
+        def __pow__(self, other: Any) -> Tensor: ...
+        def __rpow__(self, other: Any) -> Tensor: ...
+        def __matmul__(self, other: Any) -> Tensor: ...
+        def __rmatmul__(self, other: Any) -> Tensor: ...
+        def __neg__(self) -> Tensor: ...
+        def __eq__(self, other: Any) -> Tensor: ...  # type: ignore[override]
+        def __ne__(self, other: Any) -> Tensor: ...  # type: ignore[override]
+        def __lt__(self, other: Any) -> Tensor: ...
+        def __le__(self, other: Any) -> Tensor: ...
+        def __gt__(self, other: Any) -> Tensor: ...
+        def __ge__(self, other: Any) -> Tensor: ...
+        def __getitem__(self, index: Any) -> Tensor: ...
+        def __setitem__(self, index: Any, value: Any) -> None: ...
+        def __iadd__(self, other: Any) -> Tensor: ...
+        def __isub__(self, other: Any) -> Tensor: ...
+        def __imul__(self, other: Any) -> Tensor: ...
+        def __itruediv__(self, other: Any) -> Tensor: ...
+        def argmax(self, axis: int | None = None) -> Tensor: ...
+        def astype(self, dtype: Any) -> Tensor: ...
+        def backward(self, cotangent: Any = None, retain_graph: bool = False) -> None: ...
+        def broadcast_to(self, *shape: Any) -> Tensor: ...
+        def copy_(self, value: Any) -> Tensor: ...
+        def exp(self) -> Tensor: ...
+        def log(self) -> Tensor: ...
+        def log_softmax(self, axis: int = -1) -> Tensor: ...
+        def max(self, axis: Any = None, keepdims: bool = False) -> Tensor: ...
+        def mean(self, axis: Any = None, keepdims: bool = False) -> Tensor: ...
+        def reciprocal(self) -> Tensor: ...
+        def reshape(self, *shape: Any) -> Tensor: ...
+        def rsqrt(self) -> Tensor: ...
+        def sigmoid(self) -> Tensor: ...
+        def silu(self) -> Tensor: ...
+        def softmax(self, axis: int = -1) -> Tensor: ...
+        def softplus(self) -> Tensor: ...
+        def split(self, sizes: Any, axis: int = 0) -> tuple[Tensor, ...]: ...
+        def sqrt(self) -> Tensor: ...
+        def sum(self, axis: Any = None, keepdims: bool = False) -> Tensor: ...
+        def tanh(self) -> Tensor: ...
+        def transpose(self, *axes: Any) -> Tensor: ...
 
 
-def _unpickle(cls: type, data: Any, requires_grad: bool, grad: Any) -> Tensor:
+def _unpickle(cls: type[Tensor], data: Any, requires_grad: bool, grad: Any) -> Tensor:
     new = cls.__new__(cls)
     Tensor.__init__(new, data, requires_grad=requires_grad)
     if grad is not None:

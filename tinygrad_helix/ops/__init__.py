@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..differentiate import backward
+from ..errors import ShapeError
 from ..tensor import Tensor
 from . import inplace
 from .choice import (
@@ -44,7 +45,7 @@ from .join import cat, split, stack
 from .linalg import matmul
 from .loss import cross_entropy
 from .norm import log_softmax, rms_norm, softmax
-from .operands import zeros
+from .operands import zeros as zeros  # (shape, like): not the constructor
 from .reduce import argmax, max, mean, sum
 from .scan import gated_scan
 from .view import broadcast_to, reshape, transpose
@@ -68,7 +69,16 @@ def _swap(fn: Callable[..., Any]) -> Callable[..., Any]:
     return reflected
 
 
-METHODS: dict[str, Callable[..., Any]] = {
+def _matrix_transpose(x: Tensor) -> Tensor:
+    """x with its last two axes exchanged."""
+    if x.ndim < 2:
+        raise ShapeError(f".mT of a Tensor of shape {x.shape}: it needs two axes or more.")
+    return transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+METHODS: dict[str, Any] = {
+    "T": property(transpose, doc="x with its axes reversed, a view."),
+    "mT": property(_matrix_transpose, doc="x with its last two axes exchanged, a view."),
     "__add__": add,
     "__radd__": _swap(add),
     "__sub__": sub,

@@ -16,14 +16,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-
 def _order(xp: Any, a: Any, b: Any) -> Any:
     """1 where a > b, -1 where a < b, else 0: one byte an element."""
     return xp.asarray(a > b).astype(np.int8) - xp.asarray(a < b).astype(np.int8)
 
 
 class Maximum(Op):
-    """y = max(a, b)      da = dy where a > b, dy/2 where a = b, else 0; db the other way round
+    """y = max(a, b)
+    da = dy where a > b, dy/2 where a = b, else 0; db the other way round
     keeps order = sign(a - b), one byte an element."""
 
     broadcasts = True
@@ -45,7 +45,8 @@ class Maximum(Op):
 
 
 class Minimum(Maximum):
-    """y = min(a, b)      da = dy where a < b, dy/2 where a = b, else 0; db the other way round
+    """y = min(a, b)
+    da = dy where a < b, dy/2 where a = b, else 0; db the other way round
     keeps order = sign(a - b), one byte an element."""
 
     sign = -1
@@ -118,7 +119,9 @@ def where(condition: Any, a: Any, b: Any) -> Any:
 
 
 class Cast(Op):
-    """y = x in another dtype      dx = dy in the old one (the tape casts)      keeps nothing."""
+    """y = x in another dtype
+    dx = dy in the old one (the tape casts)
+    keeps nothing."""
 
     @staticmethod
     def forward(xp, x, *, needs, dtype):
@@ -137,7 +140,9 @@ def astype(x: Any, dtype: Any) -> Any:
     try:
         target = np.dtype(dtype)
     except TypeError:
-        raise DTypeError(f"astype got {dtype!r}, which is no dtype. Use 'float32', say.") from None
+        raise DTypeError(
+            f"astype got {dtype!r}, which is no dtype. Use 'float32', say."
+        ) from None
     if target.kind not in "fiub":
         raise DTypeError(f"a Tensor holds floats, ints or bools; got dtype {target}.")
     return x if x.dtype == target else apply(Cast, x, dtype=target)

@@ -57,7 +57,9 @@ def sub(a: Any, b: Any) -> Any:
 
 
 class Mul(Op):
-    """y = a · b      da = dy · b,   db = dy · a      keeps a if b needs a gradient, b if a does."""
+    """y = a · b
+    da = dy · b,   db = dy · a
+    keeps a if b needs a gradient, b if a does."""
 
     broadcasts = True
     saves = {"a": Input(0), "b": Input(1)}
@@ -77,7 +79,9 @@ def mul(a: Any, b: Any) -> Any:
 
 
 class Div(Op):
-    """y = a / b      da = dy / b,   db = -(dy / b) · (a / b)      keeps b, and a if b needs a
+    """y = a / b
+    da = dy / b,   db = -(dy / b) · (a / b)
+    keeps b, and a if b needs a
     gradient."""
 
     broadcasts = True
@@ -120,7 +124,9 @@ def neg(x: Any) -> Any:
 
 
 class Pow(Op):
-    """y = a^b      da = dy · b · a^(b-1),   db = dy · y · ln a      keeps a and b, and y if b
+    """y = a^b
+    da = dy · b · a^(b-1),   db = dy · y · ln a
+    keeps a and b, and y if b
     needs a gradient.
 
     Where b = 0, da is 0; where a = 0 and b ≥ 0, db is 0, its limit from above. ln a is
@@ -351,7 +357,9 @@ def tanh(x: Any) -> Any:
 
 
 class Softplus(Op):
-    """y = ln(1 + e^x) = max(x, 0) + ln(1 + e^(-|x|))      dx = dy · sigmoid(x)      keeps x."""
+    """y = ln(1 + e^x) = max(x, 0) + ln(1 + e^(-|x|))
+    dx = dy · sigmoid(x)
+    keeps x."""
 
     saves = {"x": Input(0)}
 

@@ -79,7 +79,9 @@ class GetItem(Op):
 
 
 class PutItem(Op):
-    """y = 0 of a shape, with x added at index      dx = dy[index]      keeps the index arrays.
+    """y = 0 of a shape, with x added at index
+    dx = dy[index]
+    keeps the index arrays.
 
     The transpose of GetItem; repeated indices add up.
     """
@@ -117,7 +119,9 @@ def getitem(x: Any, index: Any) -> Any:
 
 
 class Embedding(Op):
-    """y = weight[index]      dweight = 0, with dy added to the rows index      keeps index."""
+    """y = weight[index]
+    dweight = 0, with dy added to the rows index
+    keeps index."""
 
     saves = {"index": Constant()}
 
@@ -140,10 +144,12 @@ def embedding(weight: Any, index: Any) -> Any:
     if not is_array(index):
         index = np.asarray(index, dtype=None if np.size(index) else np.int64)
     if index.dtype.kind not in "iu":
-        raise DTypeError(f"embedding takes an index of ints; got {index.dtype}. Convert it.")
+        raise DTypeError(
+            f"embedding takes an index of ints; got {index.dtype}. Convert it."
+        )
     if weight.ndim != 2:
         raise ShapeError(f"embedding takes a weight [V, D]; got shape {weight.shape}.")
-    if index.size and not (0 <= index.min() and index.max() < weight.shape[0]):
+    if index.size and not (index.min() >= 0 and index.max() < weight.shape[0]):
         raise ShapeError(
             f"embedding got indices {index.min()} to {index.max()} for a weight of "
             f"{weight.shape[0]} rows. Each must be in 0..{weight.shape[0] - 1}."

@@ -48,7 +48,9 @@ def cat(tensors: Any, axis: int = 0) -> Any:
     shapes = _shapes("cat", tensors)
     (along,) = axes_of("cat", axis, len(shapes[0]))
     rest = [shape[:along] + shape[along + 1 :] for shape in shapes]
-    if any(len(s) != len(shapes[0]) or r != rest[0] for s, r in zip(shapes, rest, strict=True)):
+    if any(
+        len(s) != len(shapes[0]) or r != rest[0] for s, r in zip(shapes, rest, strict=True)
+    ):
         raise ShapeError(
             f"cat along axis {axis} of shapes {', '.join(map(str, shapes))}. All other "
             "sizes must be equal."
@@ -88,7 +90,8 @@ class Split(Op):
     def forward(xp, x, *, needs, ends, axis):
         starts = (0, *ends[:-1])
         return tuple(
-            x[_along(axis, slice(start, end))] for start, end in zip(starts, ends, strict=True)
+            x[_along(axis, slice(start, end))]
+            for start, end in zip(starts, ends, strict=True)
         ), {}
 
     @staticmethod
@@ -109,6 +112,7 @@ def split(x: Any, sizes: Any, axis: int = 0) -> tuple[Any, ...]:
         parts = [int(size) for size in sizes]
         if not parts or min(parts) < 0 or sum(parts) != n:
             raise ShapeError(
-                f"split of axis {axis} of size {n} into {parts}. The sizes must add up to {n}."
+                f"split of axis {axis} of size {n} into {parts}. The sizes must add up to "
+                f"{n}."
             )
     return apply(Split, x, ends=tuple(itertools.accumulate(parts)), axis=along)

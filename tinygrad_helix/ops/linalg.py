@@ -16,7 +16,9 @@ def _product(xp: Any, a: Any, b: Any) -> Any:
     """a @ b, with the leading axes of `a` folded into one product where b is a matrix."""
     if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous:
         rows = math.prod(a.shape[:-1])
-        return xp.matmul(a.reshape(rows, a.shape[-1]), b).reshape(*a.shape[:-1], b.shape[-1])
+        return xp.matmul(a.reshape(rows, a.shape[-1]), b).reshape(
+            *a.shape[:-1], b.shape[-1]
+        )
     return xp.matmul(a, b)
 
 
@@ -35,7 +37,9 @@ def _sum_to(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 class Matmul(Op):
-    """y = a @ b      da = dy @ bᵀ,   db = aᵀ @ dy      keeps a if b needs a gradient, b if a does.
+    """y = a @ b
+    da = dy @ bᵀ,   db = aᵀ @ dy
+    keeps a if b needs a gradient, b if a does.
 
     A gradient is summed over the batch axes along which its operand was broadcast; for a
     matrix b and a batch a that is one product over all rows, without the batch's partial

@@ -50,7 +50,9 @@ class LogSoftmax(Op):
     @staticmethod
     def forward(xp, x, *, needs, axis):
         z = _shifted(xp, x, axis)
-        y = (z - xp.log(xp.exp(z).sum(axis=axis, keepdims=True))).astype(x.dtype, copy=False)
+        y = (z - xp.log(xp.exp(z).sum(axis=axis, keepdims=True))).astype(
+            x.dtype, copy=False
+        )
         return y, {"y": y}
 
     @staticmethod
@@ -102,6 +104,7 @@ def rms_norm(x: Any, gain: Any = None, eps: float = 1e-5) -> Any:
     same_float("rms_norm", x=x, gain=gain)
     if gain.shape != x.shape[-1:]:
         raise ShapeError(
-            f"rms_norm of x {x.shape} takes a gain of shape {x.shape[-1:]}; got {gain.shape}."
+            f"rms_norm of x {x.shape} takes a gain of shape {x.shape[-1:]}; got "
+            f"{gain.shape}."
         )
     return mul(apply(Rms, x, eps=float(eps)), gain)

@@ -14,8 +14,8 @@ from ..op import Op, apply
 from ..tensor import Tensor
 
 __all__ = [
-    "accumulator", "axes_of", "binary", "floating", "plain", "promote", "same_float", "wide",
-    "zeros",
+    "accumulator", "axes_of", "binary", "floating", "plain", "promote", "same_float",
+    "wide", "zeros",
 ]  # fmt: skip
 
 
@@ -35,7 +35,9 @@ def floating(x: Any) -> Any:
     """`x` itself if it holds floats, else as float32."""
     dtype = _dtype(x)
     if dtype is None:
-        return np.asarray(x, np.float32) if not isinstance(x, np.floating) else np.asarray(x)
+        return (
+            np.asarray(x, np.float32) if not isinstance(x, np.floating) else np.asarray(x)
+        )
     return x if dtype.kind == "f" else _cast(x, np.float32)
 
 
@@ -62,14 +64,18 @@ def promote(*xs: Any, divide: bool = False) -> tuple[Any, ...]:
         return xs
     if all(dtype is None for dtype in kinds):
         return (np.asarray(xs[0], target), *xs[1:])
-    return tuple(x if d is not None and d.kind == "f" else _cast(x, target)
-                 for x, d in zip(xs, kinds, strict=True))
+    return tuple(
+        x if d is not None and d.kind == "f" else _cast(x, target)
+        for x, d in zip(xs, kinds, strict=True)
+    )
 
 
 def same_float(op: str, **named: Any) -> None:
     """Refuse ints and mixed floats where an operation wants one float dtype."""
     dtypes = {name: _dtype(x) for name, x in named.items() if x is not None}
-    if len(set(dtypes.values())) > 1 or any(d is None or d.kind != "f" for d in dtypes.values()):
+    if len(set(dtypes.values())) > 1 or any(
+        d is None or d.kind != "f" for d in dtypes.values()
+    ):
         listed = ", ".join(f"{name} {dtype}" for name, dtype in dtypes.items())
         raise DTypeError(
             f"{op} takes arrays of one float dtype; got {listed}. Convert them with "
@@ -114,15 +120,25 @@ def binary(op: type[Op], a: Any, b: Any, divide: bool = False) -> Any:
 
 def axes_of(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     """`axis` (None for all, an int, or several) as sorted axes counted from 0."""
-    given = range(ndim) if axis is None else axis if isinstance(axis, (tuple, list)) else (axis,)
+    given = (
+        range(ndim)
+        if axis is None
+        else axis
+        if isinstance(axis, (tuple, list))
+        else (axis,)
+    )
     axes = []
     for i in given:
         if not isinstance(i, (int, np.integer)) or isinstance(i, bool):
-            raise DTypeError(f"{op} got axis={axis!r}. Give None, an int, or a tuple of ints.")
+            raise DTypeError(
+                f"{op} got axis={axis!r}. Give None, an int, or a tuple of ints."
+            )
         if not -ndim <= i < ndim:
             raise ShapeError(
                 f"{op} got axis {i} of a Tensor of {ndim} axes. Give one of {-ndim} to "
-                f"{ndim - 1}." if ndim else f"{op} got axis {i} of a Tensor without axes."
+                f"{ndim - 1}."
+                if ndim
+                else f"{op} got axis {i} of a Tensor without axes."
             )
         axes.append(int(i) % ndim)
     if len(set(axes)) != len(axes):

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import array_module, is_array
+from ..backend import is_array
 from ..errors import DTypeError, ShapeError
 from ..op import Constant, Input, Op, Output, apply
 from .choice import where
@@ -44,7 +44,9 @@ class GatedScan(Op):
         if b.shape[1]:
             last = h[:, -1].copy()  # an array of its own, not a view that keeps all of h
         else:
-            last = xp.zeros(b[:, :0].sum(axis=1).shape, b.dtype) if h0 is None else h0.copy()
+            last = (
+                xp.zeros(b[:, :0].sum(axis=1).shape, b.dtype) if h0 is None else h0.copy()
+            )
         return (h, last), {
             "a": a,
             "h": h if needs[0] else None,
@@ -119,14 +121,20 @@ class GatedScanGrad(Op):
         mask = None if reset is None else reset[:, :, None]
         q = cb
         if wants[0]:
-            first = zeros(cb[:, :1].shape, cb) if h0 is None else h0.reshape(-1, 1, h0.shape[-1])
+            first = (
+                zeros(cb[:, :1].shape, cb)
+                if h0 is None
+                else h0.reshape(-1, 1, h0.shape[-1])
+            )
             before = cat([first, h[:, :-1]], axis=1) if h.shape[1] else h
             through = ca if mask is None else where(mask, 0.0, ca)
             q = cb + through * before
         p, last = gated_scan(a, q, c0 if wants[1] else None, reset)
         d_a = d_h = d_h0 = None
         if needs[2]:
-            start = c0.reshape(-1, 1, c0.shape[-1]) if wants[1] else zeros(p[:, :1].shape, p)
+            start = (
+                c0.reshape(-1, 1, c0.shape[-1]) if wants[1] else zeros(p[:, :1].shape, p)
+            )
             d_a = (cat([start, p[:, :-1]], axis=1) if p.shape[1] else p) * g
             d_a = d_a if mask is None else where(mask, 0.0, d_a)
         if wants[0]:

@@ -79,7 +79,9 @@ def transpose(x: Any, *axes: Any) -> Any:
 
 
 class BroadcastTo(Op):
-    """y = x repeated to a larger shape      dx = dy summed over the repeats      keeps nothing."""
+    """y = x repeated to a larger shape
+    dx = dy summed over the repeats
+    keeps nothing."""
 
     broadcasts = True
 

@@ -1,0 +1,235 @@
+"""Measuring what a function keeps and how high it peaks, by NumPy's own allocations.
+
+Three numbers are to agree for what a graph keeps: *predicted* by a formula of the shapes,
+*counted* over the storages on the tape (`memory.saved_bytes`), and *measured* here: the
+bytes that NumPy gives back when the graph is dropped.
+"""
+
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import memory
+from .backend import backend_of, is_array
+from .errors import GraphError
+from .modes import no_grad
+from .tape import sweep
+from .tensor import Tensor
+
+__all__ = ["Profile", "measure_saved", "numpy_bytes", "profile", "tracing"]
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Trace allocations inside the block (or go on tracing, if that is on already)."""
+    already = tracemalloc.is_tracing()
+    if not already:
+        tracemalloc.start(1)
+    try:
+        yield
+    finally:
+        if not already:
+            tracemalloc.stop()
+
+
+def numpy_bytes() -> int:
+    """The bytes in NumPy arrays that were allocated since tracing began and are alive."""
+    domain = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+    snapshot = tracemalloc.take_snapshot().filter_traces([domain])
+    return sum(trace.size for trace in snapshot.traces)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The Tensors in a function's result: one, or a tuple, list or dict of them."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (tuple, list)):
+        return [t for item in value for t in _tensors(item)]
+    return []
+
+
+def _fresh(inputs: Mapping[str, Any], parameters: frozenset[str]) -> dict[str, Any]:
+    """The inputs with every array copied that is not a parameter's."""
+
+    def copy(name: str, x: Any) -> Any:
+        if name in parameters:
+            memory.mark_parameter(x.data if isinstance(x, Tensor) else x)
+            return x
+        if isinstance(x, Tensor):
+            if memory.is_parameter(x.data):
+                return x
+            data = backend_of(x.data).copy(x.data)
+            return Tensor(data, requires_grad=x.requires_grad)
+        return backend_of(x).copy(x) if is_array(x) else x
+
+    return {name: copy(name, x) for name, x in inputs.items()}
+
+
+def measure_saved(
+    fn: Callable[..., Any], inputs: Mapping[str, Any], parameters: Any = ()
+) -> int:
+    """The bytes that NumPy gives back when the graph of `fn(**inputs)` is dropped.
+
+    Every input array that is no parameter (named in `parameters`, or marked as one) is
+    copied first and dropped after the forward pass, so that it counts exactly if the tape
+    saves it. The outputs' own arrays are held meanwhile, unless the tape saves them too.
+    An empty array costs NumPy 1 byte.
+
+    >>> import tinygrad_helix as th
+    >>> x = th.ones(8, 4, requires_grad=True)
+    >>> th.accounting.measure_saved(lambda x: (x.exp() * x).sum(), {"x": x})
+    256
+    """
+    with tracing():
+        fresh = _fresh(inputs, frozenset(parameters))
+        outputs = _tensors(fn(**fresh))
+        del fresh
+        held = {s.storage_id for s in memory.saved(*outputs)}
+        bare = [y.data for y in outputs if id(memory.storage(y.data)) not in held]
+        before = numpy_bytes()
+        del outputs
+        after = numpy_bytes()
+        del bare
+    return before - after
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One forward and backward pass of a function, measured.
+
+    `ops` counts op nodes without getitem, `nodes` all. `peak_bytes` is the most that was
+    alive, less gradients and inputs that the tape does not save; `peak_at` says in which
+    phase and node that was, and the largest band (`op.label`) on the tape then.
+    `transient_bytes`: the most alive during the backward pass, less what was alive when
+    it began, less the gradients that it made. `workspace_bytes`: what stays allocated
+    when everything has been dropped. `no_grad_peak_bytes`: the peak of the forward pass
+    alone under no_grad, inputs aside. `saved_tensors` counts distinct storages.
+    """
+
+    ops: int
+    nodes: int
+    saved_tensors: int
+    counted: int
+    measured: int
+    predicted: int | None
+    bands: dict[str, int]
+    peak_bytes: int
+    peak_at: dict[str, str]
+    transient_bytes: int
+    workspace_bytes: int
+    no_grad_peak_bytes: int
+    events: list[memory.Event]
+
+
+def _predicted(nodes: list[Any]) -> int | None:
+    """Σ of what the ops themselves state, where every op that saves states it."""
+    total = 0
+    for node in nodes:
+        predict = getattr(node.op, "predict", None)
+        if predict is not None:
+            total += sum(predict(node.inputs, node.needs, **node.attrs).values())
+        elif any(s.counts and not memory.is_parameter(s.value) for s in node.saved or ()):
+            return None
+    return total
+
+
+def profile(
+    fn: Callable[..., Any],
+    inputs: Mapping[str, Any],
+    *,
+    parameters: Any = (),
+    cotangent: Any = None,
+) -> Profile:
+    """Measure `fn(**inputs)` and its backward pass: see Profile.
+
+    Inputs are copied as in `measure_saved`, and no gradient lands anywhere. The backward
+    pass starts at the first output, with `cotangent` (dy; ones if left out).
+    """
+    names = frozenset(parameters)
+    measured = measure_saved(fn, inputs, names)
+    with tracing():
+        fresh = _fresh(inputs, names)
+        with no_grad():
+            start = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            outputs = fn(**fresh)
+            no_grad_peak = tracemalloc.get_traced_memory()[1] - start
+        del outputs, fresh
+
+        empty = numpy_bytes()
+        with memory.record() as ledger:
+            fresh = _fresh(inputs, names)
+            outputs = _tensors(fn(**fresh))
+            rows = memory.saved(*outputs)
+            held = {s.storage_id for s in rows}
+            unsaved = sum(
+                x.nbytes
+                for name, x in fresh.items()
+                if name not in names
+                and (isinstance(x, Tensor) or is_array(x))
+                and not memory.is_parameter(x.data if isinstance(x, Tensor) else x)
+                and id(memory.storage(x.data if isinstance(x, Tensor) else x)) not in held
+            )
+            nodes = memory.nodes(*outputs)
+            predicted = _predicted(nodes)
+            counts = sum(node.op.name != "getitem" for node in nodes), len(nodes)
+            del nodes
+            forward_events = len(ledger.events)
+            y = outputs[0]
+            if y.node is None:
+                raise GraphError(
+                    "the function's first output does not require a gradient, so there is "
+                    "no backward pass to measure. Set requires_grad=True on an input."
+                )
+            seed = np.ones(y.shape, y.dtype) if cotangent is None else np.array(cotangent)
+            root = (y.node, y._index)
+            del outputs, fresh, y
+            entry = tracemalloc.get_traced_memory()[0] - ledger.start
+            gradients = sweep([root], [seed])
+            del root, seed
+        del gradients
+        workspace = max(0, numpy_bytes() - empty)
+
+    events = ledger.events
+    peaks = [
+        e.peak - e.gradients - (unsaved if i < forward_events else 0)
+        for i, e in enumerate(events)
+    ]
+    top = int(np.argmax(peaks))
+    bands = events[top].bands or events[max(0, top - 1)].bands
+    made = events[-1].gradients
+    transient = max(e.peak for e in events[forward_events:]) - entry - made
+    return Profile(
+        ops=counts[0],
+        nodes=counts[1],
+        saved_tensors=sum(s.first and not s.parameter for s in rows),
+        counted=sum(s.nbytes for s in rows if s.first and not s.parameter),
+        measured=measured,
+        predicted=predicted,
+        bands=_by_label(rows),
+        peak_bytes=peaks[top],
+        peak_at={
+            "phase": events[top].phase,
+            "node": events[top].op,
+            "label": max(bands, key=lambda name: bands[name]) if bands else "",
+        },
+        transient_bytes=max(0, transient),
+        workspace_bytes=workspace,
+        no_grad_peak_bytes=no_grad_peak,
+        events=events,
+    )
+
+
+def _by_label(rows: list[memory.Saved]) -> dict[str, int]:
+    bands: dict[str, int] = {}
+    for s in rows:
+        if s.first and not s.parameter:
+            name = f"{s.op}.{s.label}"
+            bands[name] = bands.get(name, 0) + s.nbytes
+    return bands
