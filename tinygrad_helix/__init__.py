@@ -2,6 +2,8 @@
 
 from . import accounting, memory, ops, tape
 from .alive import why_alive
+from .audit import audit
+from .compare import compare
 from .create import (
     arange,
     empty,
@@ -21,6 +23,7 @@ from .create import (
     zeros_like,
 )
 from .differentiate import backward, grad
+from .gradcheck import gradcheck
 from .memory import saved_bytes
 from .modes import enable_grad, is_grad_enabled, no_grad
 from .op import Constant, Input, Intermediate, Op, Output, apply
@@ -74,14 +77,15 @@ from .tensor import Tensor, tensor
 __version__ = "0.1.0"
 
 __all__ = [
-    "accounting", "add", "apply", "arange", "argmax", "astype", "backward", "broadcast_to",
-    "cat", "Constant", "cross_entropy", "div", "embedding", "empty", "enable_grad", "equal",
-    "exp", "eye", "from_dlpack", "from_numpy", "full", "gated_scan", "getitem", "grad",
-    "greater", "greater_equal", "Input", "Intermediate", "is_grad_enabled", "less",
-    "less_equal", "linspace", "log", "log_softmax", "manual_seed", "matmul", "max",
-    "maximum", "mean", "memory", "minimum", "mul", "neg", "no_grad", "not_equal", "ones",
-    "ones_like", "Op", "ops", "Output", "pow", "rand", "rand_like", "randn", "randn_like",
-    "reciprocal", "reshape", "rms_norm", "rsqrt", "saved_bytes", "sigmoid", "silu",
-    "softmax", "softplus", "split", "sqrt", "stack", "sub", "sum", "tanh", "tape", "Tensor",
-    "tensor", "transpose", "where", "why_alive", "zeros", "zeros_like",
+    "accounting", "add", "apply", "arange", "argmax", "astype", "audit", "backward",
+    "broadcast_to", "cat", "compare", "Constant", "cross_entropy", "div", "embedding",
+    "empty", "enable_grad", "equal", "exp", "eye", "from_dlpack", "from_numpy", "full",
+    "gated_scan", "getitem", "grad", "gradcheck", "greater", "greater_equal", "Input",
+    "Intermediate", "is_grad_enabled", "less", "less_equal", "linspace", "log",
+    "log_softmax", "manual_seed", "matmul", "max", "maximum", "mean", "memory", "minimum",
+    "mul", "neg", "no_grad", "not_equal", "ones", "ones_like", "Op", "ops", "Output",
+    "pow", "rand", "rand_like", "randn", "randn_like", "reciprocal", "reshape",
+    "rms_norm", "rsqrt", "saved_bytes", "sigmoid", "silu", "softmax", "softplus", "split",
+    "sqrt", "stack", "sub", "sum", "tanh", "tape", "Tensor", "tensor", "transpose",
+    "where", "why_alive", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -191,6 +191,7 @@ def profile(
             root = (y.node, y._index)
             del outputs, fresh, y
             entry = tracemalloc.get_traced_memory()[0] - ledger.start
+            tracemalloc.reset_peak()
             gradients = sweep([root], [seed])
             del root, seed
         del gradients

@@ -1,6 +1,7 @@
 """Why a buffer is alive: who holds it, in words."""
 
 import gc
+import inspect
 import sys
 from collections.abc import Iterator
 from types import CellType, FrameType, ModuleType
@@ -110,11 +111,14 @@ def _variables(frame: FrameType, kind: str, seen: set[int]) -> Iterator[tuple[st
     module_level = where == "<module>"
     if module_level:
         seen.add(id(frame.f_globals))
-    for name, value in list(frame.f_locals.items()):
-        if module_level and (name.startswith("_") or name == "Out"):
-            continue  # a notebook's own copies of Out
+    variables = frame.f_locals
+    for name, value in list(variables.items()):
+        if not name.isidentifier() or module_level and (name[0] == "_" or name == "Out"):
+            continue  # names that tools make, and a notebook's own copies of Out
         label = f"{kind} `{name}` of {where} ({frame.f_code.co_filename}:{frame.f_lineno})"
         yield from _inside(label, value)
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(variables) is dict:
+        variables.clear()  # a snapshot (before Python 3.13) that would outlive this call
 
 
 def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:

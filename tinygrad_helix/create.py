@@ -10,7 +10,8 @@ from .tensor import Tensor
 
 __all__ = [
     "arange", "empty", "eye", "from_dlpack", "from_numpy", "full", "linspace",
-    "manual_seed", "ones", "ones_like", "rand", "rand_like", "randn", "randn_like", "zeros", "zeros_like",
+    "manual_seed", "ones", "ones_like", "rand", "rand_like", "randn", "randn_like",
+    "zeros", "zeros_like",
 ]  # fmt: skip
 
 _generator = np.random.default_rng()

@@ -7,7 +7,7 @@ from . import memory
 from .backend import Backend, backend_of
 from .errors import DeviceError, DTypeError, GraphError, NonScalarBackwardError, ShapeError
 from .modes import enable_grad
-from .tape import Edge, Leaf, sweep
+from .tape import Edge, Leaf, sweep, unreached
 from .tensor import Tensor
 
 __all__ = ["backward", "grad"]
@@ -115,6 +115,12 @@ def grad(
                 "True on it before the forward pass."
             )
     edges = [x._edge_for_op() for x in xs]
+    if not allow_unused:
+        for i in unreached(roots, edges):  # before the sweep drops anything
+            raise GraphError(
+                f"the outputs do not depend on input {i} of grad() (shape {xs[i].shape}). "
+                "Leave it out, or pass allow_unused=True to get None for it."
+            )
     with enable_grad():
         arrived = sweep(
             roots,
@@ -124,14 +130,9 @@ def grad(
             wrap=Tensor._of_edge if create_graph else None,
         )
     results: list[Tensor | None] = []
-    for i, (x, edge) in enumerate(zip(xs, edges, strict=True)):
+    for edge in edges:
         total = arrived.get(edge[0] if type(edge[0]) is Leaf else edge)
         if total is None:
-            if not allow_unused:
-                raise GraphError(
-                    f"the outputs do not depend on input {i} of grad() (shape {x.shape}). "
-                    "Leave it out, or pass allow_unused=True to get None for it."
-                )
             results.append(None)
         elif create_graph:
             results.append(total.value)

@@ -16,6 +16,7 @@ __all__ = [
     "InPlaceModificationError",
     "DoubleBackwardError",
     "NonScalarBackwardError",
+    "GradcheckError",
 ]
 
 
@@ -65,3 +66,7 @@ class DoubleBackwardError(GraphError):
 
 class NonScalarBackwardError(GraphError):
     """A sweep from an output of more than one element got no cotangent to start with."""
+
+
+class GradcheckError(GraphError):
+    """A gradient that the tape computed and a finite difference do not agree."""

@@ -24,7 +24,7 @@ from .errors import (
     SavedTensorsFreedError,
 )
 
-__all__ = ["Edge", "Leaf", "Node", "SavedTensor", "sweep"]
+__all__ = ["Edge", "Leaf", "Node", "SavedTensor", "sweep", "unreached"]
 
 _count = itertools.count().__next__
 
@@ -163,6 +163,14 @@ def _check(nodes: Iterable[Node], create_graph: bool) -> None:
                 )
 
 
+def unreached(roots: Sequence[Edge], targets: Sequence[Edge]) -> list[int]:
+    """Which of `targets` (by number) no path from `roots` leads to."""
+    found = {_key(edge) for edge in roots}
+    for node in _reachable({r[0]: None for r in roots if type(r[0]) is Node}):
+        found.update(_key(edge) for edge in node.edges if edge is not None)
+    return [i for i, edge in enumerate(targets) if _key(edge) not in found]
+
+
 def _useful(nodes: Sequence[Node], targets: set[Any]) -> dict[Node, tuple[bool, ...]]:
     """The nodes that lead to a target (a Leaf or an Edge), with what each must compute."""
     useful: dict[Node, tuple[bool, ...]] = {}
@@ -190,7 +198,7 @@ class _Sum:
         if self.owned and in_place:
             self.value += value
         else:
-            self.value = self.value + value
+            self.value = _array(self.value + value)
             self.owned = True
 
 
@@ -332,12 +340,16 @@ def _unpack(node: Node, s: SavedTensor, wrap: Callable[[Any, Edge | None], Any])
     return s.value if edge is None else wrap(s.value, edge)
 
 
+def _array(value: Any) -> Any:
+    """`value`, an array again where NumPy's arithmetic on 0-d arrays made it a scalar."""
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
 def _fit(node: Node, i: int, value: Any, wrap: Callable[..., Any] | None) -> Any:
     """A vjp's result for input i: checked, un-broadcast, cast to the input's dtype."""
     shape, dtype = node.inputs[i]
     due = node.outputs[0][0] if node.op.broadcasts else shape
-    if isinstance(value, np.generic):  # NumPy's arithmetic on 0-d arrays
-        value = np.asarray(value)
+    value = _array(value)
     if wrap is not None and is_array(value):
         value = wrap(value, None)
     kind_is_right = is_array(value) if wrap is None else hasattr(value, "node")
@@ -364,8 +376,8 @@ def _unbroadcast(value: Any, shape: tuple[int, ...]) -> Any:
         i + lead for i, n in enumerate(shape) if n == 1 and value.shape[i + lead] != 1
     )
     if is_array(value) and value.dtype.itemsize == 2:
-        return value.sum(axis=axes, dtype=np.float32).reshape(shape)
-    return value.sum(axis=axes).reshape(shape)
+        return _array(value.sum(axis=axes, dtype=np.float32)).reshape(shape)
+    return _array(value.sum(axis=axes)).reshape(shape)
 
 
 def _is_fresh(

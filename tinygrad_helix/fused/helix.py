@@ -103,22 +103,26 @@ def _sigmoid(xp: Any, z: Any, out: Any) -> None:
         xp.divide(1, out, out=out)
 
 
+def _row_means(xp: Any, a: Any, b: Any) -> Any:
+    """The mean of a·b over each row, [n, 1]: a dot product a row."""
+    mean = xp.matmul(a[:, None, :], b[:, :, None])[:, 0]
+    mean /= a.shape[1]
+    return mean
+
+
 def _rms(xp: Any, z: Any, eps: float, out: Any) -> Any:
     """out = rms(z); returns r [n, 1]."""
-    r = xp.einsum("nd,nd->n", z, z)
-    r /= z.shape[1]
+    r = _row_means(xp, z, z)
     r += eps
     xp.sqrt(r, out=r)
-    r = xp.divide(1, r, out=r)[:, None]
+    xp.divide(1, r, out=r)
     xp.multiply(z, r, out=out)
     return r
 
 
 def _rms_backward(xp: Any, u: Any, rms: Any, r: Any, tmp: Any) -> None:
     """u becomes R(z, u), from rms(z) and r."""
-    mean = xp.einsum("nd,nd->n", u, rms)
-    mean /= u.shape[1]
-    xp.multiply(rms, mean[:, None], out=tmp)
+    xp.multiply(rms, _row_means(xp, u, rms), out=tmp)
     u -= tmp
     u *= r
 
@@ -127,15 +131,14 @@ def _rms_backward(xp: Any, u: Any, rms: Any, r: Any, tmp: Any) -> None:
 # when the first is no longer needed once the second is made: in the forward pass, and in
 # the order in which the backward pass asks for them.
 _PLACES = {
-    "x": "x",
-    "xn": "operand",
+    "rms1": "operand",
     "s2": "operand",
+    "rms2": "operand",
     "xn2": "operand",
     "a": "result",
     "out1": "result",
     "h": "h",
     "f1": "f1",
-    "f2": "x",
 }
 
 
@@ -170,6 +173,8 @@ class FusedAux:
         self._most_rows = max((tile.rows for tile in self.tiles), default=0)
         self._scratch: dict[str, Any] = {}
         self._holds: dict[str, str] = {}  # place -> the value that it holds now
+        self._x: Any = None
+        self._folded: dict[str, Any] = {}
 
     # --- places
 
@@ -217,13 +222,16 @@ class FusedAux:
 
     def enter(self, tile: Tile) -> None:
         self.tile = tile
+        self._x = None
         self._holds.clear()
 
     def value(self, name: str) -> Any:
         """The tile's rows of a value: [rows, width·D]."""
         tile = self.tile
         if name == "x":
-            return self.load(self.inputs["x"], "x")
+            if self._x is None:
+                self._x = self.load(self.inputs["x"], "x")
+            return self._x
         if name in self.ready:
             return self.arrays[name][tile.r0 : tile.r1]
         place = _PLACES[name]
@@ -260,23 +268,34 @@ class FusedAux:
             self.value("h")
         self.ready.update(names)
 
-    def _xn(self, out: Any) -> None:
-        x, g1 = self.value("x"), self.inputs["g1"]
+    def folded(self, name: str) -> Any:
+        """A weight with the gain beside it multiplied in, which saves a pass over rows:
+        g1·wa', g1·wb, g3·wf1, wf2·g4."""
+        if name not in self._folded:
+            w = self.inputs[name]
+            if name == "wf2":
+                self._folded[name] = w * self.inputs["g4"]
+            else:
+                gain = self.inputs["g3" if name == "wf1" else "g1"]
+                self._folded[name] = gain[:, None] * w[: self.shape[2]]
+        return self._folded[name]
+
+    def _rms1(self, out: Any) -> None:
+        x = self.value("x")
         for p in self.pieces(out.shape[1]):
             _rms(self.xp, x[p], self.eps, out[p])
-            out[p] *= g1
 
     def _a(self, out: Any) -> None:
-        wa = self.inputs["wa"]
-        _gemm(self.xp, self.value("xn"), wa[:-1], out)
+        bias = self.inputs["wa"][-1]
+        _gemm(self.xp, self.value("rms1"), self.folded("wa"), out)
         for p in self.pieces(out.shape[1]):
-            out[p] += wa[-1]
+            out[p] += bias
             _sigmoid(self.xp, out[p], out[p])
 
     def _h(self, out: Any) -> None:
         tile, h0, D = self.tile, self.inputs["h0"], self.shape[2]
         gates = self.gates()
-        _gemm(self.xp, self.value("xn"), self.inputs["wb"], out)
+        _gemm(self.xp, self.value("rms1"), self.folded("wb"), out)
         carry = self.scratch("carry", tile.group, D)
         if tile.t0 == 0:
             carry[...] = 0 if h0 is None else h0[tile.b0 : tile.b1]
@@ -312,21 +331,35 @@ class FusedAux:
         _gemm(self.xp, self.value("s2"), self.inputs["wo"], out)
         out += self.value("x")
 
-    def _xn2(self, out: Any) -> None:
-        out1, g3 = self.value("out1"), self.inputs["g3"]
+    def _rms2(self, out: Any) -> None:
+        out1 = self.value("out1")
         for p in self.pieces(out.shape[1]):
             _rms(self.xp, out1[p], self.eps, out[p])
-            out[p] *= g3
+
+    def _xn2(self, out: Any) -> None:
+        self._rms2(out)
+        out *= self.inputs["g3"]
 
     def _f1(self, out: Any) -> None:
-        _gemm(self.xp, self.value("xn2"), self.inputs["wf1"], out)
+        if "xn2" in self.arrays:
+            _gemm(self.xp, self.value("xn2"), self.inputs["wf1"], out)
+        else:
+            _gemm(self.xp, self.value("rms2"), self.folded("wf1"), out)
 
-    def _f2(self, out: Any) -> None:
-        f1 = self.value("f1")
+    def branch(self) -> Any:
+        """f2·g4 of the tile."""
+        f1, tile, D = self.value("f1"), self.tile, self.shape[2]
         sf = self.scratch("sf", *f1.shape)
         for p in self.pieces(f1.shape[1]):
             self.silu(f1[p], sf[p])
-        _gemm(self.xp, sf, self.inputs["wf2"], out)
+        f = self.scratch("operand", tile.rows, D)
+        if "f2" in self.arrays:
+            f2 = self.arrays["f2"][tile.r0 : tile.r1]
+            _gemm(self.xp, sf, self.inputs["wf2"], f2)
+            self.xp.multiply(f2, self.inputs["g4"], out=f)
+        else:
+            _gemm(self.xp, sf, self.folded("wf2"), f)
+        return f
 
     # --- silu, of pieces
 
@@ -386,9 +419,7 @@ class FusedHelix(Op):
         h_last = xp.zeros((B, D), x.dtype) if h0 is None else xp.array(h0, order="C")
         for tile in aux.tiles:
             aux.enter(tile)
-            f2, out1 = aux.value("f2"), aux.value("out1")
-            f = aux.scratch("operand", tile.rows, D)
-            xp.multiply(f2, inputs["g4"], out=f)
+            f, out1 = aux.branch(), aux.value("out1")
             xp.add(tile.steps(f), tile.steps(out1), out=tile.of(y))
             h_last[tile.b0 : tile.b1] = aux.last_state()
 
@@ -453,8 +484,7 @@ class FusedHelix(Op):
             d1, d2 = aux.scratch("d1", n, D), aux.scratch("d2", n, D)
             if todo.pre:
                 f1 = aux.value("f1")
-                xp.multiply(gy_, g4, out=d1)
-                _gemm(xp, d1, wf2.T, dpre)
+                _gemm(xp, gy_, aux.folded("wf2").T, dpre)
                 for p in aux.pieces(2 * D):
                     aux.silu_backward(f1[p], dpre[p], sf[p], known=False)
             elif m is not None:
@@ -477,12 +507,14 @@ class FusedHelix(Op):
                 xn2 = aux.value("xn2") if "xn2" in arrays else rms2
                 add_product(grads["wf1"], xn2.T, dpre)
             if todo.dxn2:
-                _gemm(xp, dpre, wf1.T, dout1)
+                w = wf1 if todo.gg3_by_rows else aux.folded("wf1")
+                _gemm(xp, dpre, w.T, dout1)
             for p in aux.pieces(D):
                 if todo.gg3_by_rows:
                     add_columns(gg3, dout1[p], rms2[p])
+                    if todo.out1:
+                        dout1[p] *= g3
                 if todo.out1:
-                    dout1[p] *= g3
                     _rms_backward(xp, dout1[p], rms2[p], r2[p], aux.temporary(0, dout1[p]))
                     dout1[p] += gy_[p]
             if not todo.out1:
@@ -540,14 +572,15 @@ class FusedHelix(Op):
             if not todo.dxn:
                 continue
             dxn, part = aux.scratch("gy", n, D), d1
-            _gemm(xp, gua, wa[:D].T, dxn)
-            _gemm(xp, gub, wb.T, part)
+            by_rows = todo.gg1_by_rows
+            _gemm(xp, gua, (wa[:D] if by_rows else aux.folded("wa")).T, dxn)
+            _gemm(xp, gub, (wb if by_rows else aux.folded("wb")).T, part)
             for p in aux.pieces(D):
                 dxn[p] += part[p]
-                if todo.gg1_by_rows:
+                if by_rows:
                     add_columns(gg1, dxn[p], rms1[p])
-                if "x" in grads:
                     dxn[p] *= g1
+                if "x" in grads:
                     _rms_backward(xp, dxn[p], rms1[p], r1[p], aux.temporary(0, dxn[p]))
             if "x" in grads:
                 xp.add(tile.steps(dxn), tile.steps(dout1), out=tile.of(grads["x"]))

@@ -56,20 +56,22 @@ class Value:
     work: int
 
 
-# In the order in which the forward pass makes them. xn is never kept: x makes it again
-# for the price of one pass over it.
+# In the order in which the forward pass makes them. Those that are not KEEPABLE cost one
+# pass over what they are made from; the backward pass needs them on the way.
 VALUES: dict[str, Value] = {
     "x": Value(1, (), 0, 0),
-    "xn": Value(1, ("x", "g1"), 0, 4),  # rms(x)·g1
-    "a": Value(1, ("xn", "wa"), 2, 5),  # sigmoid(xn wa' + bias)
-    "h": Value(1, ("a", "xn", "wb", "h0", "reset"), 2, 2),  # h_t = a_t·h_{t-1} + xn wb
-    "s2": Value(1, ("h", "g2"), 0, 6),  # silu(h·g2)
+    "rms1": Value(1, ("x",), 0, 3),  # rms(x)
+    "a": Value(1, ("rms1", "g1", "wa"), 2, 5),  # sigmoid(rms1·g1 wa' + bias)
+    "h": Value(1, ("a", "rms1", "g1", "wb", "h0", "reset"), 2, 2),
+    "s": Value(1, ("h", "g2"), 0, 5),  # sigmoid(h·g2)
+    "s2": Value(1, ("s",), 0, 1),  # h·g2·s
     "out1": Value(1, ("x", "s2", "wo"), 2, 1),  # x + s2 wo
-    "xn2": Value(1, ("out1", "g3"), 0, 4),  # rms(out1)·g3
+    "rms2": Value(1, ("out1",), 0, 3),  # rms(out1)
+    "xn2": Value(1, ("rms2", "g3"), 0, 1),  # rms2·g3
     "f1": Value(2, ("xn2", "wf1"), 4, 0),  # xn2 wf1
     "f2": Value(1, ("f1", "wf2"), 4, 10),  # silu(f1) wf2
 }
-KEEPABLE = tuple(name for name in VALUES if name != "xn")
+KEEPABLE = ("x", "a", "h", "s2", "out1", "xn2", "f1", "f2")
 
 
 class Keep:
@@ -238,27 +240,27 @@ def plan(wanted: frozenset[str], keep: frozenset[str]) -> Plan:
     if pre:
         direct |= {"f1", "wf2", "g4"}
     if any_of("wf1"):
-        direct |= {"xn2"} if "xn2" in keep else {"out1", "g3"}
+        direct |= {"xn2"}
     if any_of("g3"):
-        direct |= {"out1", "wf1"}
+        direct |= {"rms2", "wf1"}
     if dxn2:
         direct |= {"wf1"}
     if out1:
-        direct |= {"out1", "g3"}
+        direct |= {"rms2", "g3"}
     if any_of("wo"):
         direct |= {"s2"}
     if hidden:
-        direct |= {"h", "g2", "wo"}
+        direct |= {"s", "wo"}
     if scan:
         direct |= {"a", "reset"}
     if gate:
         direct |= {"h0"}
     if any_of("wa", "wb"):
-        direct |= {"x", "g1"}
+        direct |= {"rms1", "g1"}
     if any_of("g1"):
-        direct |= {"x", "wa", "wb"}
+        direct |= {"rms1", "wa", "wb"}
     if any_of("x"):
-        direct |= {"x", "g1", "wa", "wb"}
+        direct |= {"rms1", "g1", "wa", "wb"}
 
     made: set[str] = set()
     reads: set[str] = set()

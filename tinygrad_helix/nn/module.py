@@ -77,7 +77,7 @@ def float_dtype(what: str, dtype: Any) -> np.dtype:
         target = np.dtype(dtype)
     except TypeError:
         target = None
-    if target is None or target.kind != "f":
+    if dtype is None or target is None or target.kind != "f":
         raise DTypeError(
             f"{what} got dtype {dtype!r}. Parameters are floats: use 'float32', say."
         )

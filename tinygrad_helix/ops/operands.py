@@ -112,9 +112,17 @@ def binary(op: type[Op], a: Any, b: Any, divide: bool = False) -> Any:
     except ValueError as error:
         if isinstance(error, ShapeError):
             raise
-        raise ShapeError(
-            f"{op.name} of shapes {np.shape(plain(a))} and {np.shape(plain(b))}, which do "
-            "not broadcast. Sizes must be equal or 1, counted from the last axis."
+        shapes = np.shape(plain(a)), np.shape(plain(b))
+        try:
+            np.broadcast_shapes(*shapes)
+        except ValueError:
+            raise ShapeError(
+                f"{op.name} of shapes {shapes[0]} and {shapes[1]}, which do not broadcast. "
+                "Sizes must be equal or 1, counted from the last axis."
+            ) from None
+        raise DTypeError(
+            f"{op.name} of {_dtype(a) or a!r} and {_dtype(b) or b!r}: {error} Convert one "
+            "with astype('float32') first."
         ) from None
 
 

@@ -1,0 +1,199 @@
+"""Comparing variants of one function: what each keeps, how high it peaks, how fast it is,
+and whether the gradients agree."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .accounting import profile
+from .backend import get_backend, is_array
+from .differentiate import backward, grad
+from .errors import DTypeError, GraphError, ShapeError
+from .report import Report, gradient_errors, output_folder, row
+from .tensor import Tensor
+
+__all__ = ["compare"]
+
+
+def _checked(variants: Any, inputs: Any, reference: str | None) -> str:
+    if not isinstance(variants, Mapping) or not variants:
+        raise DTypeError("compare takes variants as a dict {name: function}, at least one.")
+    for name, fn in variants.items():
+        if not callable(fn):
+            raise DTypeError(f"variant {name!r} is no function but {type(fn).__name__}.")
+    if not isinstance(inputs, Mapping):
+        raise DTypeError(
+            f"compare takes inputs as a dict {{name: Tensor}}; got {type(inputs).__name__}."
+        )
+    if not any(isinstance(x, Tensor) and x.requires_grad for x in inputs.values()):
+        raise GraphError(
+            "no input of compare requires a gradient, so there is nothing to compare. Make "
+            "Tensors with requires_grad=True."
+        )
+    if reference is not None and reference not in variants:
+        raise GraphError(
+            f"the reference {reference!r} is no variant. Choose of: {', '.join(variants)}."
+        )
+    return reference or next(iter(variants))
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, (tuple, list)) else value
+
+
+def _run(fn: Callable[..., Any], inputs: Mapping[str, Any], name: str) -> Tensor:
+    y = _first(fn(**inputs))
+    if not isinstance(y, Tensor) or not y.requires_grad:
+        what = f"a Tensor of shape {y.shape}" if isinstance(y, Tensor) else type(y).__name__
+        raise GraphError(
+            f"variant {name!r} returned {what} that requires no gradient. Its (first) "
+            "result must be a Tensor computed from the inputs."
+        )
+    return y
+
+
+def _gradients(
+    y: Tensor, inputs: Mapping[str, Any], cotangent: Any
+) -> dict[str, np.ndarray]:
+    names = [k for k, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad]
+    results = grad(y, [inputs[k] for k in names], cotangent, allow_unused=True)
+    return {
+        k: np.zeros(inputs[k].shape, inputs[k].dtype) if g is None else g.numpy()
+        for k, g in zip(names, results, strict=True)
+    }
+
+
+def _in_float64(x: Any) -> Any:
+    if isinstance(x, Tensor) and x.dtype.kind == "f":
+        return Tensor(x.data.astype(np.float64), requires_grad=x.requires_grad)
+    return x.astype(np.float64) if is_array(x) and x.dtype.kind == "f" else x
+
+
+def compare(
+    variants: Mapping[str, Callable[..., Any]],
+    inputs: Mapping[str, Any],
+    *,
+    reference: str | None = None,
+    cotangent: Any = None,
+    parameters: Iterable[str] = (),
+    predicted: Mapping[str, int] | None = None,
+    modes: Mapping[str, tuple[str | None, str | None]] | None = None,
+    repeats: int = 5,
+    device: str = "cpu",
+    out: str | os.PathLike[str] | None = None,
+) -> Report:
+    """Run every variant on the same inputs and set them beside one another.
+
+    `variants` maps names to functions that are called as fn(**inputs); the (first) result
+    is swept from `cotangent` (by default ones for a single element, else N(0, 1) from a
+    fixed seed). `reference` (by default the first variant) is what gradients are compared
+    with. `parameters` names the inputs that count as parameters, not as saved bytes.
+    `predicted` gives bytes by variant where the ops do not state them (`Op.predict`), and
+    `modes` the mode and policy to show. Times are medians of `repeats` interleaved runs,
+    untraced, after one to warm up; bytes come from runs of their own. With `out`, the
+    report and its picture are written there.
+
+    >>> import tinygrad_helix as th
+    >>> x = th.ones(4, 8, requires_grad=True)
+    >>> report = th.compare({"mul": lambda x: (x * x).sum(), "pow": lambda x: (x**2).sum()},
+    ...                     {"x": x}, repeats=1)
+    >>> [r.saved_bytes["counted"] for r in report.rows], report.check()
+    ([128, 128], [])
+    """
+    from tqdm.auto import tqdm
+
+    reference = _checked(variants, inputs, reference)
+    get_backend(device)
+    if repeats < 1:
+        raise ShapeError(f"repeats={repeats}: at least 1 run is needed.")
+    if out is not None:
+        output_folder(out)
+    names = tuple(parameters)
+    missing = [name for name in names if name not in inputs]
+    if missing:
+        raise GraphError(
+            f"parameters names {', '.join(missing)}, which are no inputs. The inputs are: "
+            f"{', '.join(inputs)}."
+        )
+    ys = {name: _run(fn, inputs, name) for name, fn in variants.items()}
+    shape = ys[reference].shape
+    for name, y in ys.items():
+        if y.shape != shape:
+            raise ShapeError(
+                f"variant {name!r} returned shape {y.shape}, {reference!r} {shape}. All "
+                "variants must compute the same."
+            )
+    dtype = ys[reference].dtype
+    if cotangent is None:
+        rng = np.random.default_rng(0)
+        cotangent = (
+            np.ones(shape) if ys[reference].size == 1 else rng.standard_normal(shape)
+        )
+    dy = Tensor(np.asarray(cotangent.data if isinstance(cotangent, Tensor) else cotangent))
+    dy = dy if dy.dtype == dtype else dy.astype(dtype)
+
+    losses = {
+        name: float((y.data.astype(np.float64) * dy.data).sum()) for name, y in ys.items()
+    }
+    gradients = {name: _gradients(y, inputs, dy) for name, y in ys.items()}
+    del ys
+    exact_inputs = {k: _in_float64(x) for k, x in inputs.items()}
+    exact = _gradients(
+        _run(variants[reference], exact_inputs, reference), exact_inputs, _in_float64(dy)
+    )
+    profiles = {
+        name: profile(variants[name], inputs, parameters=names, cotangent=dy.data)
+        for name in tqdm(variants, desc="measuring", disable=None, leave=False)
+    }
+    times = _times(variants, inputs, dy, repeats)
+    rows = []
+    for name in variants:
+        mode, policy = (modes or {}).get(name, (None, None))
+        rows.append(
+            row(
+                name,
+                profiles[name],
+                loss=losses[name],
+                times=times[name],
+                diffs=gradient_errors(gradients[name], gradients[reference]),
+                grads=gradient_errors(gradients[name], exact),
+                mode=mode,
+                policy=policy,
+                predicted=(predicted or {}).get(name),
+            )
+        )
+    config = {"dtype": str(dtype), "device": device, "repeats": repeats}
+    report = Report(config, rows, [], {k: p.events for k, p in profiles.items()}, reference)
+    if out is not None:
+        report.save(out)
+    return report
+
+
+def _times(
+    variants: Mapping[str, Callable[..., Any]],
+    inputs: Mapping[str, Any],
+    dy: Tensor,
+    repeats: int,
+) -> dict[str, list[tuple[float, float]]]:
+    """(forward, backward) seconds of every variant, in turns; gradients are put back."""
+    leaves = [x for x in inputs.values() if isinstance(x, Tensor) and x.requires_grad]
+    before = [x.grad for x in leaves]
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
+    for turn in range(repeats + 1):
+        for name, fn in variants.items():
+            for x in leaves:
+                x.grad = None
+            start = time.perf_counter()
+            y = _first(fn(**inputs))
+            middle = time.perf_counter()
+            backward(y, dy)
+            end = time.perf_counter()
+            del y
+            if turn:
+                times[name].append((middle - start, end - middle))
+    for x, g in zip(leaves, before, strict=True):
+        x.grad = g
+    return times

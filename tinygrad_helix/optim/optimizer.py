@@ -1,0 +1,253 @@
+"""What every optimizer has: groups of parameters, their state, and the loop of a step."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .. import memory
+from ..backend import array_module
+from ..errors import DTypeError, GraphError, HelixError, ShapeError
+from ..nn.module import shared_memory
+from ..ops.operands import accumulator
+from ..tensor import Tensor
+
+__all__ = ["Optimizer", "listed", "number", "pieces"]
+
+PIECE = 2**16
+
+
+def pieces(*arrays: Any) -> Iterator[tuple[Any, ...]]:
+    """Arrays of one shape, cut alike along axis 0 into pieces of about PIECE elements."""
+    first = arrays[0]
+    if first.size <= PIECE:
+        yield arrays
+        return
+    rows = max(1, PIECE * len(first) // first.size)
+    for i in range(0, len(first), rows):
+        yield tuple(a[i : i + rows] for a in arrays)
+
+
+def listed(what: str, parameters: Any) -> list[Tensor]:
+    """`parameters` as a list of Tensors."""
+    if isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):
+        raise DTypeError(
+            f"{what} takes an iterable of Tensors; got {type(parameters).__name__}. Give "
+            "model.parameters(), or a list."
+        )
+    tensors = list(parameters)
+    for i, p in enumerate(tensors):
+        if not isinstance(p, Tensor):
+            raise DTypeError(
+                f"{what} takes Tensors; parameter {i} is {type(p).__name__}. Give "
+                "model.parameters()."
+            )
+    return tensors
+
+
+def number(what: str, name: str, value: Any, low: float, below: float) -> None:
+    """Refuse a hyperparameter that is no number in [low, below)."""
+    if isinstance(value, bool) or not isinstance(
+        value, (int, float, np.integer, np.floating)
+    ):
+        raise DTypeError(f"{what} takes a number as {name}; got {type(value).__name__}.")
+    if not low <= value < below:
+        bound = "finite" if below == math.inf else f"below {below:g}"
+        raise HelixError(
+            f"{what} got {name}={value!r}. Give one of at least {low:g}, {bound}."
+        )
+
+
+class Optimizer:
+    """The base of every optimizer: groups of parameters, their state, and `step`.
+
+    `parameters` is an iterable of Tensors, or a list of dicts {"params": Tensors, then
+    hyperparameters of that group's own}. `param_groups` may be changed between steps (a
+    learning rate, say); each step checks it. A parameter whose gradient is None is left
+    alone: no decay, no update of its state, no step. One that is given twice, or that
+    shares memory with another, is an error.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, parameters: Any, defaults: dict[str, Any]) -> None:
+        name = type(self).__name__
+        several = isinstance(parameters, (list, tuple)) and len(parameters) > 0
+        grouped = several and all(isinstance(p, Mapping) for p in parameters)
+        self.param_groups: list[dict[str, Any]] = []
+        for given in parameters if grouped else [{"params": parameters}]:
+            unknown = [key for key in given if key != "params" and key not in defaults]
+            if unknown or "params" not in given:
+                raise HelixError(
+                    f"{name}: a group has the keys params (required) and "
+                    f"{', '.join(defaults)}; got {', '.join(map(str, given)) or 'none'}."
+                )
+            group = {**defaults, **given}
+            group["params"] = listed(name, group["params"])
+            self._check(group)
+            self.param_groups.append(group)
+        self._state: list[dict[str, Any] | None] = [None for _ in self._each()]
+        self._check_parameters()
+
+    def _each(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+        """Every parameter with its group, in the order given."""
+        return ((p, group) for group in self.param_groups for p in group["params"])
+
+    def _check_parameters(self) -> None:
+        name = type(self).__name__
+        parameters = [p for p, _ in self._each()]
+        if not parameters:
+            raise HelixError(
+                f"{name} got no parameters. A generator can be used once: call "
+                "model.parameters() anew."
+            )
+        for i, p in enumerate(parameters):
+            if p.dtype.kind != "f":
+                raise DTypeError(f"{name}: parameter {i} {p.shape} is {p.dtype}, no float.")
+            if not p.is_leaf:
+                raise GraphError(
+                    f"{name}: parameter {i} {p.shape} was made by {p.node!r}. Only a leaf "
+                    "can be stepped: give the Tensor that it was made from."
+                )
+        pair = shared_memory({str(i): p for i, p in enumerate(parameters)})
+        if pair is not None:
+            raise GraphError(
+                f"{name}: parameters {pair[0]} and {pair[1]} are one Tensor, or share "
+                "memory, which would be stepped twice. Give each weight once, and let "
+                "layers share the Tensor itself."
+            )
+
+    # --- the rule, as a subclass states it
+
+    def _check(self, group: dict[str, Any]) -> None:
+        """Raise for a hyperparameter that the rule cannot take."""
+        raise NotImplementedError
+
+    def _update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """Write one step of the rule into the array `p` with gradient `g`."""
+        raise NotImplementedError
+
+    # --- what it does
+
+    def step(self) -> None:
+        """Step every parameter that has a gradient, in place."""
+        for group in self.param_groups:
+            self._check(group)
+        for i, (p, _) in enumerate(self._each()):
+            if p.grad is not None:
+                self._check_arrays(i, p.data)
+        for i, (p, group) in enumerate(self._each()):
+            if p.grad is not None:
+                state = self._state[i]
+                if state is None:
+                    state = self._state[i] = self._fresh(p.data)
+                state["step"] += 1
+                self._update(p.data, p.grad.data, state, group)
+                memory.bump(p.data)
+
+    def _fresh(self, p: Any) -> dict[str, Any]:
+        xp = array_module(p)
+        dtype = accumulator(p.dtype)
+        return {"step": 0} | {name: xp.zeros(p.shape, dtype) for name in self.state_names}
+
+    def zero_grad(self) -> None:
+        """Set every gradient to None: the next sweep allocates, `step` skips it."""
+        for p, _ in self._each():
+            p.grad = None
+
+    def _check_arrays(self, i: int, p: Any) -> None:
+        what = f"{type(self).__name__}: parameter {i} {p.shape}"
+        if not p.flags.writeable:
+            raise GraphError(
+                f"{what} is read-only. Make it from a copy of its array. "
+                "Nothing was stepped."
+            )
+        dtypes = {v.dtype for k, v in (self._state[i] or {}).items() if k != "step"}
+        if dtypes - {accumulator(p.dtype)}:
+            raise DTypeError(
+                f"{what} has become {p.dtype} since the last step. Convert a model before "
+                "its optimizer is made. Nothing was stepped."
+            )
+
+    # --- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Hyperparameters and state, with parameters numbered in the order given.
+
+        {"param_groups": [{"params": [0, 1, …], "lr": …, …}, …], "state": {number:
+        {"step": int, name: Tensor, …}}}. The Tensors are copies.
+        """
+        state = {
+            i: {k: v if k == "step" else Tensor(v.copy()) for k, v in kept.items()}
+            for i, kept in enumerate(self._state)
+            if kept is not None
+        }
+        return {"param_groups": self._numbered(), "state": state}
+
+    def _numbered(self) -> list[dict[str, Any]]:
+        """The groups with numbers in the place of parameters."""
+        numbers = iter(range(len(self._state)))
+        return [
+            {**group, "params": [next(numbers) for _ in group["params"]]}
+            for group in self.param_groups
+        ]
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave; the parameters themselves stay.
+
+        Groups, names, shapes and dtypes must agree; all that do not are listed in one
+        error, and then nothing has changed.
+        """
+        try:
+            groups = [dict(group) for group in state_dict["param_groups"]]
+            given = {int(i): dict(kept) for i, kept in state_dict["state"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DTypeError(
+                f"{type(self).__name__}.load_state_dict takes what state_dict() returns, a "
+                f"dict of param_groups and state; this is none ({error!r})."
+            ) from None
+        faults: list[str] = []
+        layouts = [
+            [(g.keys(), g.get("params")) for g in gs] for gs in (groups, self._numbered())
+        ]
+        if layouts[0] != layouts[1]:
+            faults.append("its groups have other keys or other numbers of parameters")
+        parameters = [p for p, _ in self._each()]
+        arrays: list[dict[str, Any] | None] = [None for _ in parameters]
+        for i, kept in given.items():
+            if not 0 <= i < len(parameters):
+                faults.append(f"state of parameter {i}, due 0 to {len(parameters) - 1}")
+            elif kept.keys() != {"step", *self.state_names}:
+                faults.append(
+                    f"parameter {i} has {list(kept)}, due {['step', *self.state_names]}"
+                )
+            else:
+                arrays[i] = self._taken(i, kept, parameters[i].data, faults)
+        if faults:
+            raise ShapeError(
+                f"the state does not fit this {type(self).__name__}: {'; '.join(faults)}. "
+                "Nothing was loaded. Load a state of the same rule and parameters."
+            )
+        for group in groups:
+            self._check(group)
+        for group, new in zip(self.param_groups, groups, strict=True):
+            group.update({k: v for k, v in new.items() if k != "params"})
+        self._state = arrays
+
+    def _taken(
+        self, i: int, kept: dict[str, Any], p: Any, faults: list[str]
+    ) -> dict[str, Any]:
+        """Copies of the state of parameter i; what does not fit is added to `faults`."""
+        if not isinstance(kept["step"], int) or kept["step"] < 1:
+            faults.append(f"parameter {i} has step {kept['step']!r}, due an int ≥ 1")
+        new = {"step": kept["step"]}
+        dtype = accumulator(p.dtype)
+        for name in self.state_names:
+            value = kept[name].data if isinstance(kept[name], Tensor) else kept[name]
+            shape, got = getattr(value, "shape", None), getattr(value, "dtype", None)
+            if shape != p.shape or got != dtype:
+                faults.append(f"{name} of {i} is {shape} {got}, due {p.shape} {dtype}")
+            else:
+                new[name] = value.copy()
+        return new
