@@ -188,7 +188,7 @@ def profile(
                     "no backward pass to measure. Set requires_grad=True on an input."
                 )
             seed = np.ones(y.shape, y.dtype) if cotangent is None else np.array(cotangent)
-            root = (y.node, y._index)
+            root = y.edge
             del outputs, fresh, y
             entry = tracemalloc.get_traced_memory()[0] - ledger.start
             tracemalloc.reset_peak()

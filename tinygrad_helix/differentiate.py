@@ -59,7 +59,7 @@ def _start(
     if len(given) != len(ys):
         raise GraphError(f"{len(ys)} outputs got {len(given)} cotangents. Give one each.")
     dys = [_cotangent(y, c, create_graph) for y, c in zip(ys, given, strict=True)]
-    return [y._edge_for_op() for y in ys], dys
+    return [y.edge for y in ys], dys
 
 
 def _own(total: Any, backend: Backend) -> Any:
@@ -114,7 +114,7 @@ def grad(
                 f"input {i} of grad() ({what}) requires no gradient. Set requires_grad="
                 "True on it before the forward pass."
             )
-    edges = [x._edge_for_op() for x in xs]
+    edges = [x.edge for x in xs]
     if not allow_unused:
         for i in unreached(roots, edges):  # before the sweep drops anything
             raise GraphError(

@@ -159,6 +159,8 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
             wrapped = True
             arrays.append(x._data)
             needs.append(recording and x._requires_grad)
+            if backend is None:
+                backend = backend_of(x._data)
         else:
             if isinstance(x, np.generic):
                 x = x.item()
@@ -169,8 +171,8 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
                 )
             arrays.append(x)
             needs.append(False)
-        if backend is None and is_array(arrays[-1]):
-            backend = backend_of(arrays[-1])
+            if backend is None and is_array(x):
+                backend = backend_of(x)
     if backend is None:  # numbers alone
         arrays = [x if x is None else Tensor(x)._data for x in inputs]
         backend = backend_of(arrays[0])
@@ -185,21 +187,17 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
     if True in wants:
         node = Node(
             op,
-            tuple(
-                [
-                    x._edge_for_op() if w else None
-                    for x, w in zip(inputs, wants, strict=True)
-                ]
-            ),
+            tuple([x.edge if w else None for x, w in zip(inputs, wants, strict=True)]),
             wants,
             tuple([(a.shape, a.dtype) if is_array(a) else None for a in arrays]),
             tuple([(v.shape, v.dtype) for v in ys]),
             attrs,
             _caller(),
         )
-        node.saved = _declared(op, saved, arrays, given, ys)
+        if saved:
+            node.saved = _declared(op, saved, arrays, given, ys)
         if ledger is not None:
-            for s in node.saved:
+            for s in node.saved or ():
                 if s.counts:
                     ledger.hold(f"{op.name}.{s.label}", s.value)
     if ledger is not None and wrapped:  # a vjp's own calls belong to its node's event

@@ -10,7 +10,7 @@ without a topological sort.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -265,7 +265,8 @@ def sweep(
                 if entry is not None and (node, index) in keys:
                     arrived[node, index] = _Sum(entry.value, False)
             entry = None
-        _step(node, sums, node.needs if useful is None else useful[node], send, wrap)
+        wants = node.needs if useful is None else useful[node]
+        _step(node, sums, wants, arrived, send, wrap)
         if not retain_graph:
             node.release()
         del sums
@@ -290,6 +291,7 @@ def _step(
     node: Node,
     sums: list[_Sum | None],
     wants: tuple[bool, ...],
+    arrived: Mapping[Any, _Sum],
     send: Callable[[Edge, Any, bool], None],
     wrap: Callable[[Any, Edge | None], Any] | None,
 ) -> None:
@@ -319,8 +321,8 @@ def _step(
     for i, (edge, wanted) in enumerate(zip(node.edges, wants, strict=True)):
         if wanted and edge is not None:
             value = _fit(node, i, results[i], wrap)
-            owned = type(edge[0]) is Leaf and _is_fresh(value, results, dys, saved)
-            send(edge, value, owned)
+            first = type(edge[0]) is Leaf and edge[0] not in arrived
+            send(edge, value, first and _is_fresh(value, results, dys, saved))
 
 
 def _zeros(node: Node, index: int, sums: Sequence[_Sum | None], wrap: Any) -> Any:
@@ -350,10 +352,11 @@ def _fit(node: Node, i: int, value: Any, wrap: Callable[..., Any] | None) -> Any
     shape, dtype = node.inputs[i]
     due = node.outputs[0][0] if node.op.broadcasts else shape
     value = _array(value)
-    if wrap is not None and is_array(value):
+    of_array = is_array(value)
+    if wrap is not None and of_array:
         value = wrap(value, None)
-    kind_is_right = is_array(value) if wrap is None else hasattr(value, "node")
-    if not kind_is_right or value.shape != due:
+    right = of_array if wrap is None else hasattr(value, "node")
+    if not right or value.shape != due:
         what = (
             type(value).__name__
             if not hasattr(value, "shape")

@@ -104,7 +104,9 @@ class Tensor:
     def _of_edge(cls, array: Any, edge: Edge | None) -> Tensor:
         return cls._of(array, None) if edge is None else cls._of(array, *edge)
 
-    def _edge_for_op(self) -> Edge:
+    @property
+    def edge(self) -> Edge:
+        """Where it came from: (node or leaf, the index among the node's outputs)."""
         return (self._edge, self._index)  # type: ignore[return-value]
 
     # --- what it is
