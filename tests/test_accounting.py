@@ -64,7 +64,12 @@ def test_rows_name_the_line_that_made_the_node():
     line = sys._getframe().f_lineno - 1
     (saved,) = memory.saved(y)
     assert saved.place == f"{__file__}:{line}"
-    assert (saved.op, saved.label, saved.shape, saved.dtype) == ("exp", "y", (3,), "float32")
+    assert (saved.op, saved.label, saved.shape, saved.dtype) == (
+        "exp",
+        "y",
+        (3,),
+        "float32",
+    )
 
 
 def test_parameters_are_a_class_of_their_own():
@@ -83,7 +88,10 @@ def test_marks_and_versions_end_with_the_array():
     memory.mark_parameter(x.data)
     x += 1
     assert memory.version(x.data[1:]) == 1
-    assert (len(memory._versions), len(memory._parameters)) == (before[0] + 1, before[1] + 1)
+    assert (len(memory._versions), len(memory._parameters)) == (
+        before[0] + 1,
+        before[1] + 1,
+    )
     del x
     assert (len(memory._versions), len(memory._parameters)) == before
 
@@ -192,7 +200,9 @@ def test_kept_scratch_is_workspace():
             return (dy * 2,)
 
     x = leaf(1000)
-    assert accounting.profile(lambda x: th.apply(Scratch, x), {"x": x}).workspace_bytes == 4000
+    assert (
+        accounting.profile(lambda x: th.apply(Scratch, x), {"x": x}).workspace_bytes == 4000
+    )
 
 
 def test_profile_without_a_gradient_says_so():

@@ -1,6 +1,6 @@
 """tinygrad_helix: see, to the byte, what fusing a whole block into one node buys."""
 
-from . import accounting, memory, ops, tape
+from . import accounting, data, memory, nn, ops, optim, tape, viz
 from .alive import why_alive
 from .audit import audit
 from .compare import compare
@@ -23,9 +23,11 @@ from .create import (
     zeros_like,
 )
 from .differentiate import backward, grad
+from .fused.policy import Budget, Keep
 from .gradcheck import gradcheck
 from .memory import saved_bytes
 from .modes import enable_grad, is_grad_enabled, no_grad
+from .nn import Parameter, helix_block
 from .op import Constant, Input, Intermediate, Op, Output, apply
 from .ops import (
     add,
@@ -78,14 +80,15 @@ __version__ = "0.1.0"
 
 __all__ = [
     "accounting", "add", "apply", "arange", "argmax", "astype", "audit", "backward",
-    "broadcast_to", "cat", "compare", "Constant", "cross_entropy", "div", "embedding",
-    "empty", "enable_grad", "equal", "exp", "eye", "from_dlpack", "from_numpy", "full",
-    "gated_scan", "getitem", "grad", "gradcheck", "greater", "greater_equal", "Input",
-    "Intermediate", "is_grad_enabled", "less", "less_equal", "linspace", "log",
-    "log_softmax", "manual_seed", "matmul", "max", "maximum", "mean", "memory", "minimum",
-    "mul", "neg", "no_grad", "not_equal", "ones", "ones_like", "Op", "ops", "Output",
-    "pow", "rand", "rand_like", "randn", "randn_like", "reciprocal", "reshape",
-    "rms_norm", "rsqrt", "saved_bytes", "sigmoid", "silu", "softmax", "softplus", "split",
-    "sqrt", "stack", "sub", "sum", "tanh", "tape", "Tensor", "tensor", "transpose",
+    "broadcast_to", "Budget", "cat", "compare", "Constant", "cross_entropy", "data",
+    "div", "embedding", "empty", "enable_grad", "equal", "exp", "eye", "from_dlpack",
+    "from_numpy", "full", "gated_scan", "getitem", "grad", "gradcheck", "greater",
+    "greater_equal", "helix_block", "Input", "Intermediate", "is_grad_enabled", "Keep",
+    "less", "less_equal", "linspace", "log", "log_softmax", "manual_seed", "matmul",
+    "max", "maximum", "mean", "memory", "minimum", "mul", "neg", "nn", "no_grad",
+    "not_equal", "ones", "ones_like", "Op", "ops", "optim", "Output", "Parameter", "pow",
+    "rand", "rand_like", "randn", "randn_like", "reciprocal", "reshape", "rms_norm",
+    "rsqrt", "saved_bytes", "sigmoid", "silu", "softmax", "softplus", "split", "sqrt",
+    "stack", "sub", "sum", "tanh", "tape", "Tensor", "tensor", "transpose", "viz",
     "where", "why_alive", "zeros", "zeros_like",
 ]  # fmt: skip

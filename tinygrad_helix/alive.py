@@ -8,7 +8,7 @@ from types import CellType, FrameType, ModuleType
 from typing import Any
 
 from . import memory
-from .backend import is_array
+from .backend import Backend, is_array
 from .tape import Leaf, Node
 from .tensor import Tensor
 
@@ -33,10 +33,10 @@ def why_alive(x: Any) -> list[str]:
     target = memory.storage(x.data if isinstance(x, Tensor) else x)
     del x
     tracked = gc.get_objects()
-    tensors = [t for t in tracked if isinstance(t, Tensor) and _shares(t, target)]
-    nodes = [n for n in tracked if isinstance(n, Node)]
-    leaves = [leaf for leaf in tracked if isinstance(leaf, Leaf)]
-    alive = [t for t in tracked if isinstance(t, Tensor)]
+    tensors = [t for t in tracked if _is(t, Tensor) and _shares(t, target)]
+    nodes = [n for n in tracked if _is(n, Node)]
+    leaves = [leaf for leaf in tracked if _is(leaf, Leaf)]
+    alive = [t for t in tracked if _is(t, Tensor)]
     del tracked
 
     names = list(_names())
@@ -56,6 +56,16 @@ def why_alive(x: Any) -> list[str]:
                 graph = _graph_of(node, alive, by_id)
                 reasons.append(f"saved as '{s.label}' by {node!r}, in the graph of {graph}")
     return list(dict.fromkeys(reasons))
+
+
+def _is(value: Any, *kinds: type) -> bool:
+    """isinstance() for any object there is: it would ask a stranger's proxy for its
+    `__class__`, and some answer with a warning or an import."""
+    return issubclass(type(value), kinds)
+
+
+def _holds_values(value: Any) -> bool:
+    return _is(value, Tensor, Backend.array_type)
 
 
 def _shares(value: Any, target: Any) -> bool:
@@ -113,7 +123,7 @@ def _variables(frame: FrameType, kind: str, seen: set[int]) -> Iterator[tuple[st
         seen.add(id(frame.f_globals))
     variables = frame.f_locals
     for name, value in list(variables.items()):
-        if not name.isidentifier() or module_level and (name[0] == "_" or name == "Out"):
+        if not name.isidentifier() or (module_level and (name[0] == "_" or name == "Out")):
             continue  # names that tools make, and a notebook's own copies of Out
         label = f"{kind} `{name}` of {where} ({frame.f_code.co_filename}:{frame.f_lineno})"
         yield from _inside(label, value)
@@ -123,15 +133,15 @@ def _variables(frame: FrameType, kind: str, seen: set[int]) -> Iterator[tuple[st
 
 def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """`value` and, one level down, what a list, tuple or dict of it holds."""
-    if isinstance(value, Tensor) or is_array(value):
+    if _holds_values(value):
         yield name, value
     elif type(value) in (list, tuple):
         for i, item in enumerate(value):
-            if isinstance(item, Tensor) or is_array(item):
+            if _holds_values(item):
                 yield f"{name}, element {i}", item
     elif type(value) is dict:
         for key, item in list(value.items()):
-            if isinstance(item, Tensor) or is_array(item):
+            if _holds_values(item):
                 yield f"{name}, key {key!r}", item
 
 
@@ -140,7 +150,7 @@ def _containers(t: Tensor, ours: list[Any]) -> list[str]:
     mine = {id(held) for held in ours}
     found = []
     for holder in gc.get_referrers(t):
-        if id(holder) in mine or isinstance(holder, (FrameType, CellType, Leaf)):
+        if id(holder) in mine or _is(holder, FrameType, CellType, Leaf):
             continue
         if type(holder) is dict:
             owners = [o for o in gc.get_referrers(holder) if _attributes(o) is holder]
@@ -153,7 +163,7 @@ def _containers(t: Tensor, ours: list[Any]) -> list[str]:
 
 
 def _attributes(x: Any) -> dict[str, Any] | None:
-    return getattr(x, "__dict__", None) if not isinstance(x, (type, ModuleType)) else None
+    return getattr(x, "__dict__", None) if not _is(x, type, ModuleType) else None
 
 
 def _attribute(owner: Any, t: Tensor) -> str:

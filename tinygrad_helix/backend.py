@@ -58,7 +58,7 @@ class Backend:
         order = np.argsort(rows, kind="stable")
         rows = rows[order]
         starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
-        flat = values.reshape((-1, *target.shape[1:]))
+        flat = values.reshape(rows.size, *target.shape[1:])
         target[rows[starts]] += np.add.reduceat(flat[order], starts, axis=0)
 
     def owner(self, array: Array) -> Array:

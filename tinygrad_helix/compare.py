@@ -17,6 +17,10 @@ from .tensor import Tensor
 
 __all__ = ["compare"]
 
+# Seconds before every timed run: BLAS threads go on spinning for a while after a product
+# and would slow the next contender.
+PAUSE = 0.1
+
 
 def _checked(variants: Any, inputs: Any, reference: str | None) -> str:
     if not isinstance(variants, Mapping) or not variants:
@@ -186,6 +190,7 @@ def _times(
         for name, fn in variants.items():
             for x in leaves:
                 x.grad = None
+            time.sleep(PAUSE)
             start = time.perf_counter()
             y = _first(fn(**inputs))
             middle = time.perf_counter()

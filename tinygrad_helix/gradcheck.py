@@ -174,17 +174,11 @@ def _jacobian(
     check: _Check, ys: list[Tensor], eps: float, atol: float, rtol: float, rng: Any
 ) -> None:
     rows: list[list[Any]] = []  # one an output element, in it one array an input
-    for y in ys:
-        xp = array_module(y.data)
+    for k, y in enumerate(ys):
         for j in range(y.size):
-            dy = xp.zeros(y.shape, y.dtype)
-            dy.reshape(-1)[j] = 1
-            zero = [xp.zeros(other.shape, other.dtype) for other in ys]
-            rows.append(
-                _tape_gradients(
-                    check, ys, [dy if o is y else z for o, z in zip(ys, zero, strict=True)]
-                )
-            )
+            dys = [array_module(o.data).zeros(o.shape, o.dtype) for o in ys]
+            dys[k].reshape(-1)[j] = 1
+            rows.append(_tape_gradients(check, ys, dys))
     for n, i in enumerate(check.checked):
         x = check.inputs[i]
         tape = np.array([row[n] for row in rows]).reshape(len(rows), x.size)

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import data, nn
 from .accounting import profile
-from .compare import compare
+from .compare import PAUSE, compare
 from .differentiate import backward, grad
 from .errors import ShapeError
 from .fused.policy import Budget, Keep
@@ -207,6 +207,7 @@ def _train(
     losses: dict[str, float] = {}
     for step in tqdm(range(warmup + steps), desc="training", disable=None, leave=False):
         for name, model in models.items():
+            time.sleep(PAUSE)
             start = time.perf_counter()
             loss = model.loss(tokens, targets)
             middle = time.perf_counter()

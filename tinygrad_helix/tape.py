@@ -176,9 +176,11 @@ def _useful(nodes: Sequence[Node], targets: set[Any]) -> dict[Node, tuple[bool, 
     useful: dict[Node, tuple[bool, ...]] = {}
     for node in reversed(nodes):
         wants = tuple(
-            edge is not None
-            and (edge[0] in targets or edge in targets or edge[0] in useful)
-            for edge in node.edges
+            [
+                edge is not None
+                and (edge[0] in targets or edge in targets or edge[0] in useful)
+                for edge in node.edges
+            ]
         )
         if any(wants):
             useful[node] = wants
@@ -297,9 +299,13 @@ def _step(
 ) -> None:
     """One node: its vjp, then its results checked, shaped and sent down the edges."""
     op = node.op
+    # Lists first: a tuple made of a generator is resized, and CPython sets the spare ones
+    # aside. Over a training run these would look like a leak.
     dys = tuple(
-        entry.value if entry is not None else _zeros(node, i, sums, wrap)
-        for i, entry in enumerate(sums)
+        [
+            entry.value if entry is not None else _zeros(node, i, sums, wrap)
+            for i, entry in enumerate(sums)
+        ]
     )
     sums.clear()  # from here on the cotangents live in `dys` alone
     saved: dict[str, Any] = dict.fromkeys(op.saves)
@@ -376,7 +382,7 @@ def _unbroadcast(value: Any, shape: tuple[int, ...]) -> Any:
     """Sum `value` over the axes along which an input of `shape` was broadcast."""
     lead = value.ndim - len(shape)
     axes = tuple(range(lead)) + tuple(
-        i + lead for i, n in enumerate(shape) if n == 1 and value.shape[i + lead] != 1
+        [i + lead for i, n in enumerate(shape) if n == 1 and value.shape[i + lead] != 1]
     )
     if is_array(value) and value.dtype.itemsize == 2:
         return _array(value.sum(axis=axes, dtype=np.float32)).reshape(shape)

@@ -70,19 +70,22 @@ def _module(spec: str) -> tuple[ModuleType, str]:
         _guarded(f"loading {path}", lambda: found.loader.exec_module(module))  # type: ignore[union-attr]
         return module, name
     try:
-        module = _guarded(f"importing {path}", lambda: importlib.import_module(path))
-    except ModuleNotFoundError as error:
+        known = importlib.util.find_spec(path) is not None
+    except (ImportError, ValueError):  # no such parent package, or no name at all
+        known = False
+    if not known:
         raise TargetError(
-            f"target {spec!r}: {error}. Write helix, file.py[:name] or pkg.mod[:name]."
-        ) from None
-    return module, name
+            f"target {spec!r}: there is no module {path!r}. Write helix, file.py[:name] or "
+            "pkg.mod[:name]."
+        )
+    return _guarded(f"importing {path}", lambda: importlib.import_module(path)), name
 
 
 def _guarded(what: str, call: Callable[[], Any]) -> Any:
     """`call()`, with an exception of the user's code told in one sentence."""
     try:
         return call()
-    except (HelixError, ModuleNotFoundError, KeyboardInterrupt):
+    except HelixError:
         raise
     except Exception as error:
         line = ""

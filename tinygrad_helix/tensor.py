@@ -280,6 +280,9 @@ class Tensor:
 
     __hash__ = object.__hash__  # identity, although == is elementwise
 
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
+
     def __repr__(self) -> str:
         values = np.array2string(
             backend_of(self._data).to_numpy(self._data),

@@ -21,23 +21,9 @@ from typing import Any
 from ..errors import HelixError
 
 __all__ = [
-    "INPUTS",
-    "KEEPABLE",
-    "POLICIES",
-    "VALUES",
-    "Budget",
-    "Call",
-    "Keep",
-    "Plan",
-    "Policy",
-    "Value",
-    "extra_flops",
-    "kept",
-    "plan",
-    "policy_name",
-    "predict_saved",
-    "resolve",
-]
+    "INPUTS", "KEEPABLE", "POLICIES", "VALUES", "WEIGHTS", "Budget", "Call", "Keep", "Plan",
+    "Policy", "Value", "checked", "extra_flops", "kept", "plan", "resolve", "wanted_names",
+]  # fmt: skip
 
 WEIGHTS = ("wa", "wb", "wo", "wf1", "wf2", "g1", "g2", "g3", "g4")
 INPUTS = ("x", *WEIGHTS, "h0", "reset")
@@ -194,16 +180,18 @@ class Plan:
     """
 
     pre: bool  # the cotangent of f1
-    out1: bool  # the cotangent of out1
-    hidden: bool  # the cotangent of h·g2
+    out1: bool  # of out1
+    hidden: bool  # of h·g2
     scan: bool  # the scan backward
     gate: bool  # the cotangent of xn wa' + bias
-    inner: bool  # the cotangent of xn wb
-    gg4_from_f2: bool  # gg4 = S(gy·f2), not from wf2 and silu(f1)^T gy
-    gg3_by_rows: bool  # gg3 = S(dxn2·rms(out1)), not from wf1 and rms(out1)^T dpre
-    gg1_by_rows: bool  # gg1 = S(dxn·rms(x)), not from wa, wb and rms(x)^T [gua|gub]
-    dxn2: bool  # the cotangent of xn2
-    dxn: bool  # the cotangent of xn
+    inner: bool  # of xn wb
+    dxn2: bool  # of xn2
+    dxn: bool  # of xn
+    gg4_from_f2: bool  # gg4 = S(gy·f2)
+    gg4_from_m: bool  # gg4 = column sums of wf2·M, M = silu(f1)^T gy
+    gg3_by_rows: bool  # gg3 = S(dxn2·rms2), not from wf1 and rms2^T dpre
+    gg1_by_rows: bool  # gg1 = S(dxn·rms1), not from wa, wb and rms1^T [gua|gub]
+    scratch: tuple[str, ...]  # memory that the pass needs for a tile or a matrix
     made: frozenset[str]  # arrays of VALUES that are read without being kept
     reads: frozenset[str]  # kept arrays and inputs that are read
 
@@ -225,6 +213,7 @@ def plan(wanted: frozenset[str], keep: frozenset[str]) -> Plan:
     # The gains' gradients come free with the products for the weights beside them, as
     # sums over small matrices, and by rows where those products are not wanted.
     gg4_from_f2 = any_of("g4") and "f2" in keep
+    gg4_from_m = any_of("g4") and not gg4_from_f2
     gg3_by_rows = any_of("g3") and not (any_of("wf1") and "xn2" not in keep)
     gg1_by_rows = any_of("g1") and not (any_of("wa") and any_of("wb"))
     dxn2 = out1 or gg3_by_rows
@@ -233,10 +222,10 @@ def plan(wanted: frozenset[str], keep: frozenset[str]) -> Plan:
     direct: set[str] = set()
     if gg4_from_f2:
         direct |= {"f2"}
-    if any_of("wf2") or (any_of("g4") and not gg4_from_f2):
-        direct |= {"f1"}
-        direct |= {"g4"} if any_of("wf2") else set()
-        direct |= {"wf2"} if any_of("g4") and not gg4_from_f2 else set()
+    if any_of("wf2"):
+        direct |= {"f1", "g4"}
+    if gg4_from_m:
+        direct |= {"f1", "wf2"}
     if pre:
         direct |= {"f1", "wf2", "g4"}
     if any_of("wf1"):
@@ -262,6 +251,16 @@ def plan(wanted: frozenset[str], keep: frozenset[str]) -> Plan:
     if any_of("x"):
         direct |= {"rms1", "g1", "wa", "wb"}
 
+    scratch = ["gy", "wide1", "product"]
+    if pre:
+        scratch += ["wide2", "rms2", "dout1", "wf2"]
+    if out1 and not gg3_by_rows:
+        scratch += ["wf1"]
+    if gate or inner:
+        scratch += ["x"]
+    if dxn and not gg1_by_rows:
+        scratch += ["wa", "wb"]
+
     made: set[str] = set()
     reads: set[str] = set()
     pending = list(direct)
@@ -273,20 +272,9 @@ def plan(wanted: frozenset[str], keep: frozenset[str]) -> Plan:
             made.add(name)
             pending.extend(VALUES[name].sources)
     return Plan(
-        pre=pre,
-        out1=out1,
-        hidden=hidden,
-        scan=scan,
-        gate=gate,
-        inner=inner,
-        gg4_from_f2=gg4_from_f2,
-        gg3_by_rows=gg3_by_rows,
-        gg1_by_rows=gg1_by_rows,
-        dxn2=dxn2,
-        dxn=dxn,
-        made=frozenset(made),
-        reads=frozenset(reads),
-    )
+        pre, out1, hidden, scan, gate, inner, dxn2, dxn, gg4_from_f2, gg4_from_m,
+        gg3_by_rows, gg1_by_rows, tuple(scratch), frozenset(made), frozenset(reads),
+    )  # fmt: skip
 
 
 # --- what a call keeps, and what it costs
@@ -363,44 +351,22 @@ def _best(call: Call, limit: int) -> tuple[str, ...]:
     return min(fitting, key=lambda keep: (extra_flops(call, keep), costs[keep]))
 
 
-def resolve(policy: Policy, call: Call) -> tuple[str, ...]:
-    """The set of arrays that `policy` means for `call`, in the order of KEEPABLE.
-
-    None is lean. A name is looked up in POLICIES; a Budget picks among all 128 sets.
-    """
-    if policy is None:
-        return POLICIES["lean"].names
-    if isinstance(policy, Keep):
-        return policy.names
-    if isinstance(policy, Budget):
-        return _best(call, policy.bytes)
-    if isinstance(policy, str) and policy in POLICIES:
-        return POLICIES[policy].names
+def checked(policy: Policy) -> Keep | Budget:
+    """What a policy means: None is lean, a name is looked up in POLICIES."""
+    if isinstance(policy, (Keep, Budget)):
+        return policy
+    if policy is None or (isinstance(policy, str) and policy in POLICIES):
+        return POLICIES[policy or "lean"]
     raise HelixError(
         f"helix_block got policy={policy!r}. Valid are {', '.join(map(repr, POLICIES))}, "
         "Keep('x', ...) and Budget(bytes)."
     )
 
 
-def policy_name(policy: Policy) -> str:
-    """A policy as tables show it."""
-    if policy is None:
-        return "lean"
-    return policy if isinstance(policy, str) else policy.name
-
-
-def predict_saved(policy: Policy, call: Call) -> dict[str, int]:
-    """{label: bytes} that the fused node will save for `call`, parameters aside.
-
-    With every gradient wanted that is k·B·T·D·itemsize for a policy of k values a token,
-    + B·D·itemsize with h0, + B·T with a reset mask.
-
-    >>> from tinygrad_helix.fused.policy import INPUTS, Call, predict_saved
-    >>> call = Call((2, 16, 32), 4, frozenset(INPUTS))
-    >>> sum(predict_saved("lean", call).values()) == 6 * 2 * 16 * 32 * 4
-    True
-    """
-    return kept(call, resolve(policy, call))
+def resolve(policy: Policy, call: Call) -> tuple[str, ...]:
+    """The set of arrays that `policy` means for `call`, in the order of KEEPABLE."""
+    policy = checked(policy)
+    return policy.names if isinstance(policy, Keep) else _best(call, policy.bytes)
 
 
 def wanted_names(needs: Iterable[Any]) -> frozenset[str]:

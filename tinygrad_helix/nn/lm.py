@@ -88,8 +88,11 @@ class HelixLM(Module):
         last = []
         for i, block in enumerate(self.blocks):
             h0 = None if states is None else states[i]
-            x, h = block(x, h0=h0, return_state=True)
-            last.append(h)
+            if return_state:
+                x, state = block(x, h0=h0, return_state=True)
+                last.append(state)
+            else:
+                x = block(x, h0=h0)
         logits = ops.matmul(self.norm(x), self.embed.weight.T)
         return (logits, last) if return_state else logits
 

@@ -153,8 +153,9 @@ class Module:
         return self._walk("", set())
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """(dotted name, parameter) of all parameters, each once, in a fixed order.
+        """(dotted name, parameter) of all parameters, each once.
 
+        A module's own come before those of the modules below it, in order of assignment.
         Two different Parameters on the same memory raise GraphError: each would get a
         part of the gradient only. To share a weight assign the same Parameter twice.
         """

@@ -76,6 +76,11 @@ def _matrix_transpose(x: Tensor) -> Tensor:
     return transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
+def _backward(x: Tensor, cotangent: Any = None, retain_graph: bool = False) -> None:
+    """Add cotangent·∂x/∂leaf to `.grad` of every leaf below x."""
+    backward(x, cotangent, retain_graph)
+
+
 METHODS: dict[str, Any] = {
     "T": property(transpose, doc="x with its axes reversed, a view."),
     "mT": property(_matrix_transpose, doc="x with its last two axes exchanged, a view."),
@@ -106,7 +111,7 @@ METHODS: dict[str, Any] = {
     "__itruediv__": inplace.div_,
     "argmax": argmax,
     "astype": astype,
-    "backward": backward,
+    "backward": _backward,
     "broadcast_to": broadcast_to,
     "copy_": inplace.copy_,
     "exp": exp,

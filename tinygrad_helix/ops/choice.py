@@ -39,8 +39,10 @@ class Maximum(Op):
     def vjp(cls, dy, saved, *, needs, inputs):
         order = saved["order"]
         return tuple(
-            where(order == 0, dy * 0.5, where(order == side, dy, 0.0)) if need else None
-            for side, need in zip((cls.sign, -cls.sign), needs, strict=True)
+            [
+                where(order == 0, dy * 0.5, where(order == side, dy, 0.0)) if need else None
+                for side, need in zip((cls.sign, -cls.sign), needs, strict=True)
+            ]
         )
 
 
@@ -103,6 +105,8 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     if not is_array(condition) or condition.dtype != bool:
         got = getattr(condition, "dtype", type(condition).__name__)
         raise DTypeError(f"where takes a condition of bools; got {got}. Compare first.")
+    if a is None or b is None:
+        raise DTypeError("where takes Tensors, arrays and numbers; got None.")
     a, b = promote(a, b)
     try:
         return apply(Where, condition, a, b)
@@ -155,6 +159,11 @@ def _compare(name: str, a: Any, b: Any) -> Any:
     except ValueError:
         raise ShapeError(
             f"{name} of shapes {np.shape(a_)} and {np.shape(b_)}, which do not broadcast."
+        ) from None
+    except TypeError:
+        other = b_ if is_array(a_) else a_
+        raise DTypeError(
+            f"{name} compares Tensors, arrays and numbers; got {type(other).__name__}."
         ) from None
     result = np.asarray(result)
     return Tensor(result) if isinstance(a, Tensor) or isinstance(b, Tensor) else result

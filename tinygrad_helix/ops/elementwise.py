@@ -126,8 +126,7 @@ def neg(x: Any) -> Any:
 class Pow(Op):
     """y = a^b
     da = dy · b · a^(b-1),   db = dy · y · ln a
-    keeps a and b, and y if b
-    needs a gradient.
+    keeps a, b unless a is a number, and y if b needs a gradient.
 
     Where b = 0, da is 0; where a = 0 and b ≥ 0, db is 0, its limit from above. ln a is
     computed only if b needs a gradient.
@@ -139,7 +138,8 @@ class Pow(Op):
     @staticmethod
     def forward(xp, a, b, *, needs):
         y = a**b
-        return y, {"a": a, "b": b, "y": y if needs[1] else None}
+        reads_b = needs[0] or not isinstance(a, (int, float))
+        return y, {"a": a, "b": b if reads_b else None, "y": y if needs[1] else None}
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs):
@@ -162,8 +162,8 @@ class Pow(Op):
 def pow(a: Any, b: Any) -> Any:
     """a^b, elementwise with broadcasting.
 
-    Its gradient for a is 0 where b = 0; that for b is 0 where a = 0 and b ≥ 0. Keeps a
-    and b, and the result if b needs a gradient.
+    Its gradient for a is 0 where b = 0; that for b is 0 where a = 0 and b ≥ 0. Keeps a,
+    b unless a is a number, and the result if b needs a gradient.
     """
     return binary(Pow, a, b)
 

@@ -58,7 +58,7 @@ def _join(spec: tuple[Any, ...], arrays: tuple[Any, ...]) -> tuple[Any, ...]:
             return p
         return arrays[p[1]] if p[0] == _ARRAY else slice(*p[1:])
 
-    return tuple(part(p) for p in spec)
+    return tuple([part(p) for p in spec])
 
 
 class GetItem(Op):

@@ -80,7 +80,7 @@ def div_(x: Tensor, value: Any) -> Tensor:
 def setitem_(x: Tensor, index: Any, value: Any) -> None:
     """x[index] = value, in place."""
     parts = index if isinstance(index, tuple) else (index,)
-    plain = tuple(i.data if isinstance(i, Tensor) else i for i in parts)
+    plain = tuple([i.data if isinstance(i, Tensor) else i for i in parts])
     key = plain if isinstance(index, tuple) else plain[0]
     _write(x, "x[...] =", value, lambda v: x.data.__setitem__(key, v))
 

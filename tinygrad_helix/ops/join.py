@@ -38,8 +38,10 @@ class Cat(Op):
         sizes = [shape[axis] for shape, _ in inputs]
         ends = list(itertools.accumulate(sizes))
         return tuple(
-            dy[_along(axis, slice(end - size, end))] if need else None
-            for size, end, need in zip(sizes, ends, needs, strict=True)
+            [
+                dy[_along(axis, slice(end - size, end))] if need else None
+                for size, end, need in zip(sizes, ends, needs, strict=True)
+            ]
         )
 
 
@@ -67,7 +69,9 @@ class Stack(Op):
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs, axis):
-        return tuple(dy[_along(axis, i)] if need else None for i, need in enumerate(needs))
+        return tuple(
+            [dy[_along(axis, i)] if need else None for i, need in enumerate(needs)]
+        )
 
 
 def stack(tensors: Any, axis: int = 0) -> Any:
@@ -90,8 +94,10 @@ class Split(Op):
     def forward(xp, x, *, needs, ends, axis):
         starts = (0, *ends[:-1])
         return tuple(
-            x[_along(axis, slice(start, end))]
-            for start, end in zip(starts, ends, strict=True)
+            [
+                x[_along(axis, slice(start, end))]
+                for start, end in zip(starts, ends, strict=True)
+            ]
         ), {}
 
     @staticmethod

@@ -31,7 +31,7 @@ def _sum_to(x: Any, shape: tuple[int, ...]) -> Any:
     """x summed over the batch axes along which an operand of `shape` was broadcast."""
     lead = x.ndim - len(shape)
     axes = tuple(range(lead)) + tuple(
-        i + lead for i, n in enumerate(shape[:-2]) if n == 1 and x.shape[i + lead] != 1
+        [i + lead for i, n in enumerate(shape[:-2]) if n == 1 and x.shape[i + lead] != 1]
     )
     return reshape(sum_over(x, axis=axes), shape) if axes else x
 

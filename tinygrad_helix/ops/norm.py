@@ -50,9 +50,9 @@ class LogSoftmax(Op):
     @staticmethod
     def forward(xp, x, *, needs, axis):
         z = _shifted(xp, x, axis)
-        y = (z - xp.log(xp.exp(z).sum(axis=axis, keepdims=True))).astype(
-            x.dtype, copy=False
-        )
+        if z.size:
+            z -= xp.log(xp.exp(z).sum(axis=axis, keepdims=True))
+        y = z.astype(x.dtype, copy=False)
         return y, {"y": y}
 
     @staticmethod

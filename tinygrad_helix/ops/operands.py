@@ -53,6 +53,11 @@ def promote(*xs: Any, divide: bool = False) -> tuple[Any, ...]:
         else:
             return xs
     kinds = [_dtype(x) for x in xs]
+    if not any(kinds) and any(isinstance(x, np.generic) for x in xs):
+        # Scalars are weak beside an array. Among themselves they are what NumPy made of
+        # 0-d arrays, and keep their dtype.
+        xs = tuple([np.asarray(x) if isinstance(x, np.generic) else x for x in xs])
+        return promote(*xs, divide=divide)
     floats = [dtype for dtype in kinds if dtype is not None and dtype.kind == "f"]
     if floats:
         target = np.result_type(*floats)
@@ -65,8 +70,10 @@ def promote(*xs: Any, divide: bool = False) -> tuple[Any, ...]:
     if all(dtype is None for dtype in kinds):
         return (np.asarray(xs[0], target), *xs[1:])
     return tuple(
-        x if d is not None and d.kind == "f" else _cast(x, target)
-        for x, d in zip(xs, kinds, strict=True)
+        [
+            x if d is not None and d.kind == "f" else _cast(x, target)
+            for x, d in zip(xs, kinds, strict=True)
+        ]
     )
 
 
@@ -106,6 +113,8 @@ def plain(x: Any) -> Any:
 
 def binary(op: type[Op], a: Any, b: Any, divide: bool = False) -> Any:
     """Apply an elementwise op of two promoted operands."""
+    if a is None or b is None:
+        raise DTypeError(f"{op.name} takes Tensors, arrays and numbers; got None.")
     a, b = promote(a, b, divide=divide)
     try:
         return apply(op, a, b)
@@ -121,7 +130,7 @@ def binary(op: type[Op], a: Any, b: Any, divide: bool = False) -> Any:
                 "Sizes must be equal or 1, counted from the last axis."
             ) from None
         raise DTypeError(
-            f"{op.name} of {_dtype(a) or a!r} and {_dtype(b) or b!r}: {error} Convert one "
+            f"{op.name} of {_dtype(a) or a} and {_dtype(b) or b}: {error} Convert one "
             "with astype('float32') first."
         ) from None
 

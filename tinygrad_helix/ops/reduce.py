@@ -16,7 +16,7 @@ __all__ = ["argmax", "max", "mean", "sum"]
 
 
 def _kept(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+    return tuple([1 if i in axes else n for i, n in enumerate(shape)])
 
 
 class Sum(Op):

@@ -142,7 +142,7 @@ class GatedScanGrad(Op):
             if needs[3]:
                 d_h = cat([down[:, 1:], zeros(down[:, :1].shape, down)], axis=1)
             if needs[4]:
-                d_h0 = down[:, 0]
+                d_h0 = down[:, 0] if down.shape[1] else zeros(inputs[4][0], cb)
         elif needs[4]:
             d_h0 = zeros(inputs[4][0], cb)
         return p, last, d_a, d_h, d_h0, None

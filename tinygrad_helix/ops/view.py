@@ -13,7 +13,7 @@ def _ints(op: str, given: tuple[Any, ...]) -> tuple[int, ...]:
     """f(x, 2, 3) and f(x, (2, 3)) mean the same."""
     values = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
     try:
-        return tuple(v.__index__() for v in values)
+        return tuple([v.__index__() for v in values])
     except AttributeError:
         raise DTypeError(f"{op} got {values!r}. Give ints, or a tuple of ints.") from None
 
@@ -74,7 +74,7 @@ def transpose(x: Any, *axes: Any) -> Any:
                 f"transpose of a Tensor of shape {x.shape} got axes {order}. Give each of "
                 f"its {x.ndim} axes once."
             )
-        order = tuple(i % x.ndim for i in order)
+        order = tuple([i % x.ndim for i in order])
     return apply(Transpose, x, axes=order)
 
 
