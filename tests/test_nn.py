@@ -96,6 +96,13 @@ def test_names_are_dotted_in_order_and_once():
     assert modules == ["", "first", "layers.0", "layers.1", "last"]
 
 
+def test_lists_and_tuples_may_be_nested():
+    net = Module()
+    net.tables = [(Parameter(np.ones(2)), [Linear(1, 1, False)]), Parameter(np.ones(1))]
+    names = [n for n, _ in net.named_parameters()]
+    assert names == ["tables.0.0", "tables.1", "tables.0.1.0.weight"]
+
+
 def test_a_module_may_refer_to_its_parent():
     net = Net()
     net.first.parent = net
@@ -169,8 +176,9 @@ def test_astype_converts_values_and_gradients_in_place():
         assert np.array_equal(p.grad.data, g.astype("float64"))
         assert th.memory.is_parameter(p.data)
     assert all(np.array_equal(p.data, before[n]) for n, p in net.named_parameters())
-    old_graph.backward()  # float32 gradients of it do not land on float64 parameters
-    assert all(p.grad.dtype == np.float64 for p in net.parameters())
+    old_graph.backward()  # its float32 gradients do not land on float64 parameters
+    for p, g in zip(net.parameters(), grads, strict=True):
+        assert p.grad.dtype == np.float64 and np.array_equal(p.grad.data, g)
     net(th.ones(2, 3, dtype="float64")).sum().backward()
     with pytest.raises(DTypeError, match="int8"):
         net.astype("int8")

@@ -1,4 +1,4 @@
-"""SGD, AdamW and clipping: against written-out values, golden files and PyTorch."""
+"""SGD and AdamW: against written-out values, golden files and PyTorch."""
 
 import math
 import tracemalloc
@@ -342,72 +342,6 @@ def test_a_model_converted_after_its_optimizer_was_made():
     assert layer.weight.grad.dtype == np.float64
     with pytest.raises(DTypeError, match="has become float64"):
         optimizer.step()
-
-
-# --- clipping
-
-
-def test_clipping():  # O51
-    a, b, c = leaf([0.0], [3.0]), leaf([0.0], [4.0]), leaf([0.0])
-    assert clip_grad_norm_([a, b, c], 1.0) == 5.0
-    np.testing.assert_allclose([a.grad.item(), b.grad.item()], [0.6, 0.8], rtol=1e-15)
-    assert c.grad is None
-    assert a.grad.version == 1
-
-
-@pytest.mark.parametrize("limit", [5.0, 5.5, math.inf])
-def test_below_the_limit_no_bit_changes(limit):
-    a = leaf([0.0, 0.0], [3.0, 4.0])
-    bits = a.grad.data.tobytes()
-    assert clip_grad_norm_(iter([a]), limit) == 5.0
-    assert a.grad.data.tobytes() == bits and a.grad.version == 0
-
-
-@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
-def test_a_norm_that_is_not_finite_changes_nothing(bad):
-    a, b = leaf([0.0, 0.0], [bad, 2.0]), leaf([0.0], [7.0])
-    assert not math.isfinite(clip_grad_norm_([a, b], 1.0))
-    assert b.grad.item() == 7.0 and a.grad.tolist()[1] == 2.0
-    with pytest.raises(HelixError, match=r"shapes \[\(2,\)\].*Nothing was clipped"):
-        clip_grad_norm_([a, b], 1.0, error_if_nonfinite=True)
-    assert b.grad.item() == 7.0
-
-
-@pytest.mark.parametrize(
-    ("dtype", "value"), [("float16", 300.0), ("float32", 1e30), ("float64", 1e200)]
-)
-def test_squares_do_not_overflow(dtype, value):
-    a = leaf(np.zeros(16), np.full(16, value), dtype)
-    norm = clip_grad_norm_([a], 1.0)
-    np.testing.assert_allclose(norm, 4 * value, rtol=1e-3)
-    np.testing.assert_allclose(a.grad.data, 0.25, rtol=1e-3)
-
-
-def test_a_parameter_given_twice_counts_once():
-    a = leaf([0.0, 0.0], [3.0, 4.0])
-    assert clip_grad_norm_([a, a], 2.5) == 5.0
-    assert a.grad.tolist() == [1.5, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("args", "error", "match"),
-    [
-        (([], 0.0), HelixError, "above 0"),
-        (([], -1), HelixError, "above 0"),
-        (([], math.nan), HelixError, "above 0"),
-        (([], "1"), DTypeError, "str"),
-        ((th.ones(2), 1.0), DTypeError, "iterable"),
-        (([3], 1.0), DTypeError, "int"),
-    ],
-)
-def test_clipping_refuses(args, error, match):
-    with pytest.raises(error, match=match):
-        clip_grad_norm_(*args)
-
-
-def test_clipping_of_nothing():
-    assert clip_grad_norm_([], 1.0) == 0.0
-    assert clip_grad_norm_([leaf([1.0])], 1.0) == 0.0
 
 
 # --- PyTorch

@@ -179,7 +179,10 @@ def test_what_no_wanted_gradient_reads_is_not_kept():
     lean = POLICIES["lean"].names
     unit = 2 * 16 * 32 * 4
     assert kept(call(wanted={"wf2"}), lean) == {"f1": 2 * unit}
-    assert kept(call(wanted={"wf1"}), POLICIES["keep9"].names) == {"f1": 2 * unit, "xn2": unit}
+    assert kept(call(wanted={"wf1"}), POLICIES["keep9"].names) == {
+        "f1": 2 * unit,
+        "xn2": unit,
+    }
     assert kept(call(wanted={"g4"}), POLICIES["keep9"].names) == {"f2": unit}
     assert kept(call(wanted=()), lean) == {}
     assert "h0" not in kept(call(wanted={"wb"}, h0=True), lean)

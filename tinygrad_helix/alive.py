@@ -27,8 +27,8 @@ def why_alive(x: Any) -> list[str]:
     >>> x = th.ones(3, requires_grad=True)
     >>> y = x.exp()
     >>> print(*th.why_alive(y), sep="\\n")  # doctest: +ELLIPSIS
-    variable `y` of <module ...
-    saved as 'y' by exp (node ..., made at ...), in the graph of variable `y` of <module ...
+    variable `y` of <module> (...)
+    saved as 'y' by exp (node ..., made at ...), in the graph of variable `y`...
     """
     target = memory.storage(x.data if isinstance(x, Tensor) else x)
     del x

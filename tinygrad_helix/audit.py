@@ -38,8 +38,9 @@ class Finding:
     place: str
 
     def __str__(self) -> str:
+        name = f"{self.op}.{self.label}" if self.label else self.op
         size = f" ({self.nbytes:,} bytes)" if self.nbytes else ""
-        return f"{self.op}.{self.label}: {self.what}{size}, at {self.place}. {self.fix}"
+        return f"{name}: {self.what}{size}, at {self.place}. {self.fix}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -55,8 +56,7 @@ class Audit:
 
     def __repr__(self) -> str:
         n = len(self.findings)
-        count = "no findings" if n == 0 else "1 finding" if n == 1 else f"{n} findings"
-        head = f"audit of {', '.join(self.ops)}: {count}"
+        head = f"audit of {', '.join(self.ops)}: {n or 'no'} finding{'s' if n != 1 else ''}"
         return "\n  ".join([head, *map(str, self.findings)])
 
 
@@ -134,10 +134,8 @@ def audit(op: Any, *inputs: Any, **attrs: Any) -> Audit:
         needs = tuple(isinstance(x, Tensor) and x.requires_grad for x in inputs)
         alone = [tuple(j == i for j in range(len(needs))) for i, n in enumerate(needs) if n]
         place = "{}:{}".format(*_caller())
-        calls = [
-            _Call(op, arrays, wants, attrs, place)
-            for wants in dict.fromkeys([needs, *alone])
-        ]
+        wants = dict.fromkeys([needs, *alone])
+        calls = [_Call(op, arrays, wanted, attrs, place) for wanted in wants]
     else:
         calls = _calls_of(op, inputs, attrs)
     if not any(any(call.needs) for call in calls):
@@ -211,12 +209,8 @@ def _beside_the_tape(call: _Call) -> Iterator[Finding]:
     """What stays alive after forward, with and without recording."""
     alive = _alive(call)
     if alive > 0:
-        yield call.finding(
-            "",
-            "kept outside the tape",
-            alive,
-            "Return it in `saved` under a label of its own, or do not keep it.",
-        )
+        declare = "Return it in `saved` under a label of its own, or do not keep it."
+        yield call.finding("", "kept outside the tape", alive, declare)
     with no_grad():
         alive = _alive(call)
     drop = "Return None for it when no entry of `needs` asks for it."
@@ -251,10 +245,8 @@ def _alive(call: _Call) -> int:
 
 def _bytes(call: _Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]:
     """Counted bytes by label, against `predict` and against what the values span."""
-    counted: dict[str, int] = {}
-    for s in memory.saved(*ys):
-        if s.first and not s.parameter:
-            counted[s.label] = s.nbytes
+    rows = memory.saved(*ys)
+    counted = {s.label: s.nbytes for s in rows if s.first and not s.parameter}
     for s in node.saved:
         if s.counts and not isinstance(s.kind, (Input, Output)):
             wide = memory.storage(s.value).nbytes
@@ -322,8 +314,7 @@ def _cotangents(ys: Sequence[Tensor]) -> list[Any]:
 
 def _bits(a: Any) -> bytes | None:
     """The bytes of an array or Tensor, None for None."""
-    if isinstance(a, Tensor):
-        a = a.data
+    a = a.data if isinstance(a, Tensor) else a
     return backend_of(a).to_numpy(a).tobytes() if is_array(a) else None
 
 
@@ -334,10 +325,8 @@ def _unread(call: _Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]
 
     def gradients(label: str = "", value: Any = None) -> list[bytes | None]:
         saved: dict[str, Any] = dict.fromkeys(call.op.saves)
-        for name, v in kept.items():
-            saved[name] = v.copy() if is_array(v) else v
-        if label:
-            saved[label] = value
+        saved |= {name: v.copy() if is_array(v) else v for name, v in kept.items()}
+        saved |= {label: value} if label else {}
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             results = call.op.vjp(

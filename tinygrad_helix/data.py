@@ -29,6 +29,7 @@ _STDLIB = (
 class Text:
     """A text as bytes: `name` says where it is from, `data` holds it as uint8 [length].
 
+    >>> from tinygrad_helix.data import Text
     >>> text = Text("greeting", b"hello, hello")
     >>> len(text), text.data[:5].tolist()
     (12, [104, 101, 108, 108, 111])
@@ -93,6 +94,7 @@ def load_text(source: str | os.PathLike[str] = "package") -> Text:
 
     Errors: HelixError for a text that is missing, unreadable or empty.
 
+    >>> from tinygrad_helix.data import load_text
     >>> load_text("package").name
     'package'
     """
@@ -125,6 +127,7 @@ class ByteBatches(Iterator[tuple[Tensor, Tensor]]):
 
     Errors: ShapeError for B < 1, T < 1, or a text of fewer than T + 1 bytes.
 
+    >>> from tinygrad_helix.data import ByteBatches, Text
     >>> batches = ByteBatches(Text("digits", b"0123456789"), batch=2, seq=4, seed=0)
     >>> tokens, targets = next(batches)
     >>> tokens.shape, bool((tokens + 1 == targets).data.all())

@@ -177,9 +177,8 @@ def _useful(nodes: Sequence[Node], targets: set[Any]) -> dict[Node, tuple[bool, 
     for node in reversed(nodes):
         wants = tuple(
             [
-                edge is not None
-                and (edge[0] in targets or edge in targets or edge[0] in useful)
-                for edge in node.edges
+                e is not None and (e[0] in targets or e in targets or e[0] in useful)
+                for e in node.edges
             ]
         )
         if any(wants):
@@ -363,11 +362,9 @@ def _fit(node: Node, i: int, value: Any, wrap: Callable[..., Any] | None) -> Any
         value = wrap(value, None)
     right = of_array if wrap is None else hasattr(value, "node")
     if not right or value.shape != due:
-        what = (
-            type(value).__name__
-            if not hasattr(value, "shape")
-            else (f"{type(value).__name__} of shape {value.shape}")
-        )
+        what = type(value).__name__
+        if hasattr(value, "shape"):
+            what += f" of shape {value.shape}"
         raise GraphError(
             f"the vjp of {node!r} returned {what} as the cotangent of input {i}, whose "
             f"shape is {shape}; an array of shape {due} is due"

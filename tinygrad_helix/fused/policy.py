@@ -65,6 +65,7 @@ class Keep:
 
     What is missing is rebuilt from what is there when the backward pass wants it.
 
+    >>> from tinygrad_helix.fused.policy import Keep
     >>> Keep("h", "x")
     keep(x,h)
     >>> Keep("h", "x") == Keep("x", "h")
@@ -115,6 +116,7 @@ class Budget:
     Of the sets that fit, the one with the fewest extra FLOPs is taken, and of those with
     equally few the smallest. MB is 10⁶ bytes, MiB is 2²⁰.
 
+    >>> from tinygrad_helix.fused.policy import Budget
     >>> Budget("64MB").bytes
     64000000
     """

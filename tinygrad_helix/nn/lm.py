@@ -8,6 +8,7 @@ import numpy as np
 from .. import ops
 from ..errors import ShapeError
 from ..fused.policy import Policy
+from ..tensor import Tensor
 from .helix import HelixBlock
 from .layers import Embedding, RMSNorm, generator_or_default, size
 from .module import Module, float_dtype
@@ -76,9 +77,10 @@ class HelixLM(Module):
         `states` are those that an earlier call returned, [B, D] a block: a text may be
         read in pieces, or token by token, and gives the same logits.
         """
-        shape = np.shape(tokens.data if isinstance(tokens, ops.Tensor) else tokens)
-        if len(shape) != 2:
-            raise ShapeError(f"HelixLM takes tokens of shape [B, T]; got {shape}.")
+        if not hasattr(tokens, "shape"):
+            tokens = Tensor(tokens)
+        if len(tokens.shape) != 2:
+            raise ShapeError(f"HelixLM takes tokens of shape [B, T]; got {tokens.shape}.")
         if states is not None and len(states) != len(self.blocks):
             raise ShapeError(
                 f"HelixLM of {len(self.blocks)} blocks takes as many states; got "
