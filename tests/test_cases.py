@@ -466,15 +466,21 @@ def test_O17_squares_of_float16():
     ],
 )
 def test_O17_sums_of_float16(fn, want):
-    # Adding ones up in float16 stops at 2048.
     x = leaf(np.ones(3000, np.float16))
     same(fn(x), np.float16(want), rtol=1e-3)
 
 
-def test_O17_un_broadcasting_in_float16():
-    x = leaf(np.ones((), np.float16))
-    (x + T(np.zeros(3000, np.float16))).sum().backward()
-    same(x.grad, 3000.0)
+def test_O17_long_sums_of_float16():
+    # Adding ones up in float16 stops at 2,048 (over the first axis, which NumPy does not
+    # add up pairwise).
+    ones = np.ones((4096, 2), np.float16)
+    x, row = leaf(ones), leaf(ones[0])
+    same(x.sum(axis=0), [4096.0, 4096.0])
+    same(x.mean(axis=0), [1.0, 1.0])
+    (x + row).sum().backward()
+    same(row.grad, [4096.0, 4096.0])
+    same(x.softmax(axis=0).sum(axis=0), [1.0, 1.0])
+    same(x.transpose().log_softmax()[:, 0], np.full(2, -np.log(4096)), rtol=1e-3)
 
 
 # --- NumPy on the left

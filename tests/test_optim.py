@@ -272,7 +272,7 @@ def bad_states():
 
     yield "no dict", lambda s: s.clear(), "param_groups"
     yield "group missing", drop_group, "numbers of parameters"
-    yield "other keys", change(("param_groups", 0, "momentum"), 0.9), "other keys"
+    yield "other keys", change(("param_groups", 0, "beta"), 0.9), "other keys"
     yield "shape", change(("state", 0, "m"), np.zeros((2, 3))), r"m of 0 is \(2, 3\)"
     yield "dtype", change(("state", 1, "v"), np.zeros(4, "float32")), "v of 1 is"
     yield "step", change(("state", 1, "step"), 0), "step 0"
@@ -311,7 +311,7 @@ def test_a_bad_state_changes_nothing(fault, match):
         (lambda p: SGD([p.data], lr=0.1), DTypeError, "ndarray"),
         (lambda p: SGD([p * 2], lr=0.1), GraphError, "mul"),
         (lambda p: SGD([th.arange(3)], lr=0.1), DTypeError, "int64"),
-        (lambda p: SGD([{"params": [p], "momentum": 0.9}], lr=0.1), HelixError, "momentum"),
+        (lambda p: SGD([{"params": [p], "beta": 0.9}], lr=0.1), HelixError, "ms, beta"),
         (lambda p: SGD([{"lr": 0.9}], lr=0.1), HelixError, "params"),
     ],
 )

@@ -4,7 +4,6 @@ import ast
 import copy
 import inspect
 import pickle
-import textwrap
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from tinygrad_helix.errors import (
     GraphError,
     ShapeError,
 )
+from tinygrad_helix.methods import TensorMethods
 from tinygrad_helix.ops import METHODS
 
 
@@ -345,17 +345,13 @@ def test_transposes():
 
 
 def declared():
-    """What the class body of Tensor declares for type checkers: {name: arguments}."""
-    source = textwrap.dedent(inspect.getsource(th.Tensor))
-    body = ast.parse(source).body[0].body
-    block = next(
-        node for node in body if isinstance(node, ast.If) and "CHECKING" in ast.dump(node)
-    )
+    """What TensorMethods declares for type checkers: {name: arguments}."""
+    block = ast.parse(inspect.getsource(TensorMethods)).body[0]
     found = {}
     for node in block.body:
         if isinstance(node, ast.AnnAssign):
             found[node.target.id] = None
-        else:
+        elif isinstance(node, ast.FunctionDef):
             names = [a.arg for a in node.args.args[1:]]
             names += [f"*{node.args.vararg.arg}"] if node.args.vararg else []
             values = [ast.literal_eval(d) for d in node.args.defaults]

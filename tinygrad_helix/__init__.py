@@ -26,7 +26,7 @@ from .differentiate import backward, grad
 from .fused.policy import Budget, Keep
 from .gradcheck import gradcheck
 from .memory import saved_bytes
-from .modes import enable_grad, is_grad_enabled, no_grad
+from .modes import detect_anomaly, enable_grad, is_grad_enabled, no_grad
 from .nn import Parameter, helix_block
 from .op import Constant, Input, Intermediate, Op, Output, apply
 from .ops import (
@@ -74,6 +74,7 @@ from .ops import (
     transpose,
     where,
 )
+from .tape import saved_tensor_hooks
 from .tensor import Tensor, tensor
 
 __version__ = "0.1.0"
@@ -81,14 +82,14 @@ __version__ = "0.1.0"
 __all__ = [
     "accounting", "add", "apply", "arange", "argmax", "astype", "audit", "backward",
     "broadcast_to", "Budget", "cat", "compare", "Constant", "cross_entropy", "data",
-    "div", "embedding", "empty", "enable_grad", "equal", "exp", "eye", "from_dlpack",
-    "from_numpy", "full", "gated_scan", "getitem", "grad", "gradcheck", "greater",
-    "greater_equal", "helix_block", "Input", "Intermediate", "is_grad_enabled", "Keep",
-    "less", "less_equal", "linspace", "log", "log_softmax", "manual_seed", "matmul",
-    "max", "maximum", "mean", "memory", "minimum", "mul", "neg", "nn", "no_grad",
-    "not_equal", "ones", "ones_like", "Op", "ops", "optim", "Output", "Parameter", "pow",
-    "rand", "rand_like", "randn", "randn_like", "reciprocal", "reshape", "rms_norm",
-    "rsqrt", "saved_bytes", "sigmoid", "silu", "softmax", "softplus", "split", "sqrt",
-    "stack", "sub", "sum", "tanh", "tape", "Tensor", "tensor", "transpose", "viz",
-    "where", "why_alive", "zeros", "zeros_like",
+    "detect_anomaly", "div", "embedding", "empty", "enable_grad", "equal", "exp", "eye",
+    "from_dlpack", "from_numpy", "full", "gated_scan", "getitem", "grad", "gradcheck",
+    "greater", "greater_equal", "helix_block", "Input", "Intermediate", "is_grad_enabled",
+    "Keep", "less", "less_equal", "linspace", "log", "log_softmax", "manual_seed",
+    "matmul", "max", "maximum", "mean", "memory", "minimum", "mul", "neg", "nn",
+    "no_grad", "not_equal", "ones", "ones_like", "Op", "ops", "optim", "Output",
+    "Parameter", "pow", "rand", "rand_like", "randn", "randn_like", "reciprocal",
+    "reshape", "rms_norm", "rsqrt", "saved_bytes", "saved_tensor_hooks", "sigmoid",
+    "silu", "softmax", "softplus", "split", "sqrt", "stack", "sub", "sum", "tanh", "tape",
+    "Tensor", "tensor", "transpose", "viz", "where", "why_alive", "zeros", "zeros_like",
 ]  # fmt: skip

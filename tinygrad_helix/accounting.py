@@ -17,7 +17,7 @@ from . import memory
 from .backend import backend_of, is_array
 from .errors import GraphError
 from .modes import no_grad
-from .tape import sweep
+from .sweep import Sweep
 from .tensor import Tensor
 
 __all__ = ["Profile", "measure_saved", "numpy_bytes", "profile", "tracing"]
@@ -134,7 +134,9 @@ def _predicted(nodes: list[Any]) -> int | None:
         predict = getattr(node.op, "predict", None)
         if predict is not None:
             total += sum(predict(node.inputs, node.needs, **node.attrs).values())
-        elif any(s.counts and not memory.is_parameter(s.value) for s in node.saved or ()):
+        elif any(
+            s.array is not None and not memory.is_parameter(s.array) for s in node.saved
+        ):
             return None
     return total
 
@@ -192,8 +194,10 @@ def profile(
             del outputs, fresh, y
             entry = tracemalloc.get_traced_memory()[0] - ledger.start
             tracemalloc.reset_peak()
-            gradients = sweep([root], [seed])
+            sweep = Sweep([root], [seed], Tensor._of_edge)
             del root, seed
+            gradients = sweep.run()
+            del sweep
         del gradients
         workspace = max(0, numpy_bytes() - empty)
 

@@ -52,7 +52,7 @@ def why_alive(x: Any) -> list[str]:
         reasons.append("the gradient of a leaf (`.grad` of a Tensor that requires one)")
     for node in sorted(nodes, key=lambda node: node.counter):
         for s in node.saved or ():
-            if _shares(s.value, target):
+            if s.array is not None and _shares(s.array, target):
                 graph = _graph_of(node, alive, by_id)
                 reasons.append(f"saved as '{s.label}' by {node!r}, in the graph of {graph}")
     return list(dict.fromkeys(reasons))

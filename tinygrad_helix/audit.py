@@ -237,7 +237,7 @@ def _alive(call: _Call) -> int:
         ys = call.apply(call.copies())[1]
         nodes = {y.node for y in ys if y.node is not None}
         held = [y.data for y in ys]
-        held += [s.value for node in nodes for s in node.saved or () if s.counts]
+        held += [s.array for node in nodes for s in node.saved or () if s.array is not None]
         owners = {id(memory.storage(a)): memory.storage(a) for a in held}
         # An empty array takes one byte.
         return numpy_bytes() - sum(max(owner.nbytes, 1) for owner in owners.values())
@@ -248,12 +248,12 @@ def _bytes(call: _Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]:
     rows = memory.saved(*ys)
     counted = {s.label: s.nbytes for s in rows if s.first and not s.parameter}
     for s in node.saved:
-        if s.counts and not isinstance(s.kind, (Input, Output)):
-            wide = memory.storage(s.value).nbytes
-            if wide > s.value.nbytes:
+        if s.array is not None and not isinstance(s.kind, (Input, Output)):
+            wide = memory.storage(s.array).nbytes
+            if wide > s.array.nbytes:
                 yield call.finding(
                     s.label,
-                    f"a view of {s.value.nbytes:,} bytes of a larger buffer",
+                    f"a view of {s.array.nbytes:,} bytes of a larger buffer",
                     wide,
                     "Save a copy, or the array that owns the buffer.",
                 )
@@ -279,7 +279,7 @@ def _sweeps(
     xs = [x for x, need in zip(leaves, call.needs, strict=True) if need]
     roots = [y for y in ys if y.requires_grad]
     dys = _cotangents(roots)
-    watched = {("saved", s.label): s.value for s in node.saved if s.counts}
+    watched = {("saved", s.label): s.array for s in node.saved if s.array is not None}
     watched |= {("input", i): x.data for i, x in enumerate(leaves) if isinstance(x, Tensor)}
     watched |= {("output", i): y.data for i, y in enumerate(ys)}
     watched |= {("cotangent", i): dy for i, dy in enumerate(dys)}

@@ -7,7 +7,8 @@ from . import memory
 from .backend import Backend, backend_of
 from .errors import DeviceError, DTypeError, GraphError, NonScalarBackwardError, ShapeError
 from .modes import enable_grad
-from .tape import Edge, Leaf, sweep, unreached
+from .sweep import Sweep, unreached
+from .tape import Edge, Leaf
 from .tensor import Tensor
 
 __all__ = ["backward", "grad"]
@@ -75,13 +76,24 @@ def backward(
     where an output has one element. If it raises, no gradient has changed.
     """
     roots, dys = _start(outputs, cotangents, create_graph=False)
-    for leaf, total in sweep(roots, dys, retain_graph=retain_graph).items():
-        if leaf.grad is None:
-            leaf.grad = Tensor._of(_own(total, backend_of(total.value)), None)
-        else:
-            array = leaf.grad._data
-            array += total.value
-            memory.bump(array)
+    sweep = Sweep(roots, dys, Tensor._of_edge, retain_graph=retain_graph)
+    del dys
+    for to, total in sweep.run().items():
+        if isinstance(to, Leaf):
+            to.grad = _added(to.grad, total)
+        else:  # a result whose gradient is retained
+            node, index = to
+            node.grads[index] = _added(node.grads[index], total)
+
+
+def _added(grad: Tensor | None, total: Any) -> Tensor:
+    """`grad`, with what a sweep brought added in place; a Tensor of its own if None."""
+    if grad is None:
+        return Tensor._of(_own(total, backend_of(total.value)), None)
+    array = grad._data
+    array += total.value
+    memory.bump(array)
+    return grad
 
 
 def grad(
@@ -122,13 +134,16 @@ def grad(
                 "Leave it out, or pass allow_unused=True to get None for it."
             )
     with enable_grad():
-        arrived = sweep(
+        sweep = Sweep(
             roots,
             dys,
+            Tensor._of_edge,
             targets=edges,
             retain_graph=create_graph if retain_graph is None else retain_graph,
-            wrap=Tensor._of_edge if create_graph else None,
+            create_graph=create_graph,
         )
+        del dys
+        arrived = sweep.run()
     results: list[Tensor | None] = []
     for edge in edges:
         total = arrived.get(edge[0] if type(edge[0]) is Leaf else edge)

@@ -114,18 +114,18 @@ def saved(*outputs: Any) -> list[Saved]:
     counted: set[int] = set()
     for node in nodes(*outputs):
         for s in node.saved or ():
-            if not s.counts:
+            if s.array is None:
                 continue
-            owner = storage(s.value)
+            owner = storage(s.array)
             rows.append(
                 Saved(
                     op=node.op.name,
                     label=s.label,
                     place=node.place,
-                    shape=s.value.shape,
-                    dtype=str(s.value.dtype),
+                    shape=s.array.shape,
+                    dtype=str(s.array.dtype),
                     nbytes=owner.nbytes,
-                    view_nbytes=s.value.nbytes,
+                    view_nbytes=s.array.nbytes,
                     storage_id=id(owner),
                     parameter=is_parameter(owner),
                     first=id(owner) not in counted,

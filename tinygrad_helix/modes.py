@@ -1,6 +1,6 @@
-"""Whether operations are recorded: `no_grad` and `enable_grad`.
+"""Modes: whether operations are recorded, and whether their values are checked.
 
-The mode is a context variable, so neither threads nor asyncio tasks leak it into one
+A mode is a context variable, so neither threads nor asyncio tasks leak it into one
 another, and it is put back whatever way a block or a decorated function ends.
 """
 
@@ -9,27 +9,36 @@ from contextvars import ContextVar, Token
 from functools import wraps
 from typing import Any, TypeVar
 
-__all__ = ["no_grad", "enable_grad", "is_grad_enabled"]
+__all__ = [
+    "detect_anomaly",
+    "enable_grad",
+    "is_anomaly_detected",
+    "is_grad_enabled",
+    "no_grad",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _recording: ContextVar[bool] = ContextVar("recording", default=True)
+_checking: ContextVar[bool] = ContextVar("checking", default=False)
 
 is_grad_enabled: Callable[[], bool] = _recording.get
+is_anomaly_detected: Callable[[], bool] = _checking.get
 
 
-class _GradMode:
+class _Mode:
     """A mode as a context manager (`with no_grad():`) and as a decorator."""
 
-    recording: bool
+    variable: ContextVar[bool]
+    value: bool
 
     def __init__(self) -> None:
         self._tokens: list[Token[bool]] = []  # a stack: one object may be entered twice
 
     def __enter__(self) -> None:
-        self._tokens.append(_recording.set(self.recording))
+        self._tokens.append(self.variable.set(self.value))
 
     def __exit__(self, *exc_info: object) -> None:
-        _recording.reset(self._tokens.pop())
+        self.variable.reset(self._tokens.pop())
 
     def __call__(self, fn: _F) -> _F:
         @wraps(fn)
@@ -40,7 +49,7 @@ class _GradMode:
         return wrapped  # type: ignore[return-value]
 
 
-class no_grad(_GradMode):
+class no_grad(_Mode):
     """Record nothing: no nodes, nothing saved, results that require no gradient.
 
     >>> import tinygrad_helix as th
@@ -51,10 +60,26 @@ class no_grad(_GradMode):
     (True, True)
     """
 
-    recording = False
+    variable, value = _recording, False
 
 
-class enable_grad(_GradMode):
+class enable_grad(_Mode):
     """Record again inside a `no_grad` block."""
 
-    recording = True
+    variable, value = _recording, True
+
+
+class detect_anomaly(_Mode):
+    """Check every output and every cotangent, and name the first that is not finite.
+
+    The error says which op (or which input, where that came in so) and where it was made.
+    Every op reads its arrays once more, so it is for finding a fault, not for training.
+
+    >>> import tinygrad_helix as th
+    >>> with th.detect_anomaly():
+    ...     th.tensor([1.0, float("nan")]).exp()  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    tinygrad_helix.errors.GraphError: input 0 of exp at ..., not made by an op, is not ...
+    """
+
+    variable, value = _checking, True

@@ -22,8 +22,8 @@ import numpy as np
 from . import memory
 from .backend import backend_of, is_array
 from .errors import DTypeError, GraphError
-from .modes import is_grad_enabled
-from .tape import Edge, Node, SavedTensor
+from .modes import is_anomaly_detected, is_grad_enabled
+from .tape import Edge, Node, SavedTensor, check_finite
 from .tensor import Tensor
 
 __all__ = ["Constant", "Input", "Intermediate", "Op", "Output", "apply"]
@@ -120,7 +120,7 @@ class Op:
         raise GraphError("an op needs a static method vjp(dy, saved, *, needs, inputs).")
 
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = os.path.dirname(__file__)
 _ENGINE = (
     os.path.join(_PACKAGE, "op.py"),
     os.path.join(_PACKAGE, "tensor.py"),
@@ -136,7 +136,7 @@ def _caller() -> tuple[str, int]:
         file = frame.f_code.co_filename
         inside = _engine_files.get(file)
         if inside is None:
-            inside = _engine_files[file] = os.path.abspath(file).startswith(_ENGINE)
+            inside = _engine_files[file] = file.startswith(_ENGINE)
         if not inside or frame.f_back is None:
             return file, frame.f_lineno
         frame = frame.f_back
@@ -182,6 +182,8 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
     single = not isinstance(y, tuple)
     given = (y,) if single else y
     ys = tuple([backend.asarray(v) if isinstance(v, np.generic) else v for v in given])
+    if is_anomaly_detected():
+        _check_outputs(op, inputs, arrays, ys)
     ledger = memory.current_ledger()
     node = None
     if True in wants:
@@ -198,8 +200,8 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
             node.saved = _declared(op, saved, arrays, given, ys)
         if ledger is not None:
             for s in node.saved or ():
-                if s.counts:
-                    ledger.hold(f"{op.name}.{s.label}", s.value)
+                if s.array is not None:
+                    ledger.hold(f"{op.name}.{s.label}", s.array)
     if ledger is not None and wrapped:  # a vjp's own calls belong to its node's event
         del saved
         place = node.place if node is not None else "{}:{}".format(*_caller())
@@ -209,6 +211,18 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
     if single:
         return Tensor._of(ys[0], node, 0)
     return tuple([Tensor._of(v, node, i) for i, v in enumerate(ys)])
+
+
+def _check_outputs(op: type[Op], inputs: Any, arrays: Any, ys: Any) -> None:
+    """Under detect_anomaly: name the input, or else the op, that is the first to hold a
+    value that is not finite."""
+    here = "{} at {}:{}".format(op.name, *_caller())
+    for i, (x, array) in enumerate(zip(inputs, arrays, strict=True)):
+        made = getattr(x, "node", None)
+        what = "not made by an op" if made is None else f"made by {made!r}"
+        check_finite(array, f"input {i} of {here}, {what},")
+    for i, y in enumerate(ys):
+        check_finite(y, f"output {i} of {here}")
 
 
 def _declared(
@@ -233,5 +247,5 @@ def _declared(
             )
         if isinstance(value, np.generic):
             value = ys[kind.index] if isinstance(kind, Output) else np.asarray(value)
-        kept.append(SavedTensor(label, kind, value))
+        kept.append(SavedTensor(label, kind, value, Tensor._of_edge))
     return tuple(kept)

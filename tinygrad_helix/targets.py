@@ -2,13 +2,14 @@
 
 Functions are found by name: `composed`, every `fused…`, `primitive`, and `inputs`, which
 returns a dict of name → Tensor. `parameters = ("w", …)` names the inputs that are
-parameters.
+parameters. Op classes that the file defines are found too.
 """
 
 import ast
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ from types import ModuleType
 from typing import Any
 
 from .errors import HelixError
+from .op import Op
 
-__all__ = ["Target", "TargetError", "load_target", "parse_settings"]
+__all__ = ["Target", "TargetError", "load_target", "located", "parse_settings", "told"]
 
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PREFIXES = ("composed", "primitive", "fused")
 _EXAMPLE = (
     "A target has `inputs()`, which returns a dict of Tensors, and at least one of "
@@ -33,12 +36,13 @@ class TargetError(HelixError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Variants by name, their inputs, and which of these are parameters."""
+    """Variants by name, their inputs, which of these are parameters, and Op classes."""
 
     name: str
     variants: dict[str, Callable[..., Any]]
     inputs: dict[str, Any]
     parameters: tuple[str, ...]
+    ops: dict[str, type[Op]]
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
@@ -55,13 +59,42 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def _module(spec: str) -> tuple[ModuleType, str]:
-    """The module that a TARGET names, and the name after its colon ("" if none)."""
+def _split(spec: str) -> tuple[str, str]:
+    """A TARGET as file or module, and the name after its colon ("" if none)."""
     path, _, name = spec.rpartition(":") if ":" in spec[2:] else (spec, "", "")
+    return path, name
+
+
+def located(spec: str) -> str:
+    """`spec` itself if there is such a file or (top-level) module; it is not loaded."""
+    path, _ = _split(spec)
+    if path.endswith(".py"):
+        if not Path(path).is_file():
+            raise TargetError(f"the file {path!r} does not exist. Check the path.")
+    elif not _is_known(path.partition(".")[0]):
+        raise _no_module(spec, path)
+    return spec
+
+
+def _is_known(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # no such parent package, or no name at all
+        return False
+
+
+def _no_module(spec: str, path: str) -> TargetError:
+    return TargetError(
+        f"target {spec!r}: there is no module {path!r}. Write helix, file.py[:name] or "
+        "pkg.mod[:name]."
+    )
+
+
+def _module(spec: str) -> tuple[ModuleType, str]:
+    """The module that a TARGET names, and the name after its colon."""
+    path, name = _split(located(spec))
     if path.endswith(".py"):
         file = Path(path)
-        if not file.is_file():
-            raise TargetError(f"the file {path!r} does not exist. Check the path.")
         found = importlib.util.spec_from_file_location(file.stem, file)
         if found is None or found.loader is None:
             raise TargetError(f"the file {path!r} cannot be loaded as Python.")
@@ -69,15 +102,8 @@ def _module(spec: str) -> tuple[ModuleType, str]:
         sys.modules[file.stem] = module
         _guarded(f"loading {path}", lambda: found.loader.exec_module(module))  # type: ignore[union-attr]
         return module, name
-    try:
-        known = importlib.util.find_spec(path) is not None
-    except (ImportError, ValueError):  # no such parent package, or no name at all
-        known = False
-    if not known:
-        raise TargetError(
-            f"target {spec!r}: there is no module {path!r}. Write helix, file.py[:name] or "
-            "pkg.mod[:name]."
-        )
+    if not _is_known(path):
+        raise _no_module(spec, path)
     return _guarded(f"importing {path}", lambda: importlib.import_module(path)), name
 
 
@@ -88,14 +114,22 @@ def _guarded(what: str, call: Callable[[], Any]) -> Any:
     except HelixError:
         raise
     except Exception as error:
-        line = ""
-        at = error.__traceback__
-        while at is not None:
-            line = f" at {at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
-            at = at.tb_next
-        raise TargetError(
-            f"{what} raised {type(error).__name__}: {error}{line}."
-        ) from error
+        raise TargetError(told(what, error)) from error
+
+
+def told(what: str, error: BaseException) -> str:
+    """An exception in one line: what raised it, with what, and the user's line it came
+    from (the last one outside this package, if there is any)."""
+    places = []
+    at = error.__traceback__
+    while at is not None:
+        places.append((at.tb_frame.f_code.co_filename, at.tb_lineno))
+        at = at.tb_next
+    users = [place for place in places if not place[0].startswith(_PACKAGE)]
+    line = " at {}:{}".format(*(users or places)[-1]) if places else ""
+    message = " ".join(str(error).split()).removesuffix(".")
+    colon = ": " if message else ""
+    return f"{what} raised {type(error).__name__}{colon}{message}{line}."
 
 
 def load_target(
@@ -103,10 +137,12 @@ def load_target(
     settings: Mapping[str, Any],
     variants: Sequence[str] = (),
     inputs: str = "inputs",
+    with_ops: bool = False,
 ) -> Target:
     """Load `file.py[:name]` or `pkg.mod[:name]` and call its inputs with `settings`.
 
-    `:name` (or `variants`) picks variants by name instead of all that are found.
+    `:name` (or `variants`) picks variants by name instead of all that are found, and
+    `with_ops` lets it pick Op classes too, of which a target may then have nothing but.
     """
     module, name = _module(spec)
     functions = {
@@ -114,20 +150,33 @@ def load_target(
         for k, v in vars(module).items()
         if callable(v) and not isinstance(v, type) and not k.startswith("_")
     }
+    classes = {
+        k: v
+        for k, v in vars(module).items()
+        if isinstance(v, type) and issubclass(v, Op) and v.__module__ == module.__name__
+    }
     make = functions.get(inputs)
     if make is None:
         raise TargetError(f"target {spec!r} has no function {inputs!r}. {_EXAMPLE}.")
     wanted = [*variants, *([name] if name else [])]
-    missing = [k for k in wanted if k not in functions]
+    known = functions | (classes if with_ops else {})
+    missing = [k for k in wanted if k not in known]
     if missing:
         raise TargetError(
             f"target {spec!r} has no function {missing[0]!r}. It has: "
-            f"{', '.join(functions) or 'none'}."
+            f"{', '.join(known) or 'none'}."
         )
-    found = {k: functions[k] for k in wanted} or {
-        k: v for prefix in _PREFIXES for k, v in functions.items() if k.startswith(prefix)
-    }
-    if not found:
+    if wanted:
+        found = {k: functions[k] for k in wanted if k in functions}
+        classes = {k: classes[k] for k in wanted if k in classes}
+    else:
+        found = {
+            k: v
+            for prefix in _PREFIXES
+            for k, v in functions.items()
+            if k.startswith(prefix)
+        }
+    if not found and not (with_ops and classes):
         raise TargetError(f"target {spec!r} has no variant to run. {_EXAMPLE}.")
     accepted = inspect.signature(make).parameters
     unknown = [k for k in settings if k not in accepted]
@@ -144,7 +193,7 @@ def load_target(
         )
     names = tuple(getattr(module, "parameters", ()))
     wrapped = {k: _told(f"{k}() of {spec!r}", fn) for k, fn in found.items()}
-    return Target(spec, wrapped, dict(made), names)
+    return Target(spec, wrapped, dict(made), names, classes)
 
 
 def _told(what: str, fn: Callable[..., Any]) -> Callable[..., Any]:

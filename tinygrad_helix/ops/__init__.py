@@ -9,6 +9,7 @@ from typing import Any
 
 from ..differentiate import backward
 from ..errors import ShapeError
+from ..hooks import register_hook, retain_grad
 from ..tensor import Tensor
 from . import inplace
 from .choice import (
@@ -120,7 +121,9 @@ METHODS: dict[str, Any] = {
     "max": max,
     "mean": mean,
     "reciprocal": reciprocal,
+    "register_hook": register_hook,
     "reshape": reshape,
+    "retain_grad": retain_grad,
     "rsqrt": rsqrt,
     "sigmoid": sigmoid,
     "silu": silu,

@@ -1,8 +1,9 @@
 """What every optimizer has: groups of parameters, their state, and the loop of a step."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ def number(what: str, name: str, value: Any, low: float, below: float) -> None:
         )
 
 
-class Optimizer:
+class Optimizer(ABC):
     """The base of every optimizer: groups of parameters, their state, and `step`.
 
     `parameters` is an iterable of Tensors, or a list of dicts {"params": Tensors, then
@@ -67,9 +68,10 @@ class Optimizer:
     learning rate, say); each step checks it. A parameter whose gradient is None is left
     alone: no decay, no update of its state, no step. One that is given twice, or that
     shares memory with another, is an error.
-    """
 
-    state_names: ClassVar[tuple[str, ...]] = ()
+    A rule is a subclass that states `_check`, `_state_names` and `_update`. deepcopy and
+    pickle of (model, optimizer), as one object, keep them together.
+    """
 
     def __init__(self, parameters: Any, defaults: dict[str, Any]) -> None:
         name = type(self).__name__
@@ -120,13 +122,17 @@ class Optimizer:
 
     # --- the rule, as a subclass states it
 
+    @abstractmethod
     def _check(self, group: dict[str, Any]) -> None:
         """Raise for a hyperparameter that the rule cannot take."""
-        raise NotImplementedError
 
+    @abstractmethod
+    def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """What the rule keeps of a parameter of this group: arrays of its shape."""
+
+    @abstractmethod
     def _update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Write one step of the rule into the array `p` with gradient `g`."""
-        raise NotImplementedError
 
     # --- what it does
 
@@ -139,17 +145,24 @@ class Optimizer:
                 self._check_arrays(i, p.data)
         for i, (p, group) in enumerate(self._each()):
             if p.grad is not None:
-                state = self._state[i]
-                if state is None:
-                    state = self._state[i] = self._fresh(p.data)
+                state = self._current(p.data, self._state[i] or {"step": 0}, group)
                 state["step"] += 1
+                self._state[i] = state
                 self._update(p.data, p.grad.data, state, group)
                 memory.bump(p.data)
 
-    def _fresh(self, p: Any) -> dict[str, Any]:
-        xp = array_module(p)
-        dtype = accumulator(p.dtype)
-        return {"step": 0} | {name: xp.zeros(p.shape, dtype) for name in self.state_names}
+    def _current(
+        self, p: Any, kept: dict[str, Any], group: dict[str, Any]
+    ) -> dict[str, Any]:
+        """`kept` with the arrays that the group's rule wants now; new ones are zeros.
+
+        They change when a hyperparameter does: SGD keeps m only where it has momentum.
+        """
+        zeros, dtype = array_module(p).zeros, accumulator(p.dtype)
+        state = {"step": kept["step"]}
+        for name in self._state_names(group):
+            state[name] = kept[name] if name in kept else zeros(p.shape, dtype)
+        return state
 
     def zero_grad(self) -> None:
         """Set every gradient to None: the next sweep allocates, `step` skips it."""
@@ -178,11 +191,12 @@ class Optimizer:
         {"param_groups": [{"params": [0, 1, …], "lr": …, …}, …], "state": {number:
         {"step": int, name: Tensor, …}}}. The Tensors are copies.
         """
-        state = {
-            i: {k: v if k == "step" else Tensor(v.copy()) for k, v in kept.items()}
-            for i, kept in enumerate(self._state)
-            if kept is not None
-        }
+        state = {}
+        for i, (p, group) in enumerate(self._each()):
+            kept = self._state[i]
+            if kept is not None:
+                now = self._current(p.data, kept, group).items()
+                state[i] = {k: v if k == "step" else Tensor(v.copy()) for k, v in now}
         return {"param_groups": self._numbered(), "state": state}
 
     def _numbered(self) -> list[dict[str, Any]]:
@@ -213,15 +227,16 @@ class Optimizer:
         ]
         if layouts[0] != layouts[1]:
             faults.append("its groups have other keys or other numbers of parameters")
+        # What is kept depends on hyperparameters: on those that would be taken over.
+        ruling = self.param_groups if faults else groups
+        names = [self._state_names(g) for g in ruling for _ in g["params"]]
         parameters = [p for p, _ in self._each()]
         arrays: list[dict[str, Any] | None] = [None for _ in parameters]
         for i, kept in given.items():
             if not 0 <= i < len(parameters):
                 faults.append(f"state of parameter {i}, due 0 to {len(parameters) - 1}")
-            elif kept.keys() != {"step", *self.state_names}:
-                faults.append(
-                    f"parameter {i} has {list(kept)}, due {['step', *self.state_names]}"
-                )
+            elif kept.keys() != {"step", *names[i]}:
+                faults.append(f"parameter {i} has {list(kept)}, due {['step', *names[i]]}")
             else:
                 arrays[i] = self._taken(i, kept, parameters[i].data, faults)
         if faults:
@@ -243,7 +258,7 @@ class Optimizer:
             faults.append(f"parameter {i} has step {kept['step']!r}, due an int ≥ 1")
         new = {"step": kept["step"]}
         dtype = accumulator(p.dtype)
-        for name in self.state_names:
+        for name in [name for name in kept if name != "step"]:
             value = kept[name].data if isinstance(kept[name], Tensor) else kept[name]
             shape, got = getattr(value, "shape", None), getattr(value, "dtype", None)
             if shape != p.shape or got != dtype:

@@ -1,0 +1,341 @@
+"""The backward sweep: the tape, played backwards.
+
+Nodes are visited in falling order of a counter that was handed out when they were made:
+every node comes after all nodes that used its results, without recursion and without a
+topological sort. Cotangents live in dicts that are local to the sweep, and leave them when
+they are used; a node's saved tensors are dropped as soon as its vjp has run.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import memory
+from .backend import backend_of, is_array
+from .errors import (
+    DoubleBackwardError,
+    GraphError,
+    InPlaceModificationError,
+    SavedTensorsFreedError,
+)
+from .modes import is_anomaly_detected
+from .tape import Edge, Hooks, Leaf, Node, check_finite, plain, reachable
+
+__all__ = ["Sum", "Sweep", "unreached"]
+
+Wrap = Callable[[Any, Edge | None], Any]  # makes a Tensor of an array, on an edge
+
+
+class Sum:
+    """A cotangent that is being added up; `owned` if its array is the tape's own."""
+
+    __slots__ = ("owned", "value")
+
+    def __init__(self, value: Any, owned: bool) -> None:
+        self.value = value
+        self.owned = owned
+
+    def add(self, value: Any, in_place: bool) -> None:
+        if self.owned and in_place:
+            self.value += value
+        else:
+            self.value = _array(self.value + value)
+            self.owned = True
+
+
+class Sweep:
+    """One sweep from `roots`, whose cotangents go in; `run` returns what arrives.
+
+    Each node's vjp turns the sums of the cotangents of its outputs into cotangents of its
+    inputs. What arrives is {Leaf: Sum} for all leaves and {(node, index): Sum} for the
+    results whose gradient is retained; or, where `targets` are given, one Sum for each of
+    these that was reached, by Leaf or edge, and nothing is computed that does not lead
+    there.
+
+    `wrap` makes Tensors. With `create_graph` the sweep itself is recorded: cotangents are
+    Tensors, saved inputs and outputs become Tensors again on their old edges.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Edge],
+        cotangents: Sequence[Any],
+        wrap: Wrap,
+        *,
+        targets: Sequence[Edge] | None = None,
+        retain_graph: bool = False,
+        create_graph: bool = False,
+    ) -> None:
+        self.wrap = wrap
+        self.recorded = wrap if create_graph else None
+        self.retain_graph = retain_graph
+        self.nodes = reachable({r[0]: None for r in roots if type(r[0]) is Node})
+        self.keys = None if targets is None else {_key(edge) for edge in targets}
+        self.useful: dict[Node, tuple[bool, ...]] | None = None
+        if self.keys is not None:
+            self.useful = _useful(self.nodes, self.keys)
+            self.nodes = [node for node in self.nodes if node in self.useful]
+        _check(self.nodes, create_graph)
+        self.arrived: dict[Any, Sum] = {}
+        self.pending: dict[Node, list[Sum | None]] = {}
+        for root, value in zip(roots, cotangents, strict=True):
+            self.send(root, value, False)
+
+    def send(self, edge: Edge, value: Any, owned: bool) -> None:
+        """Add `value` to the cotangent at `edge`."""
+        target, index = edge
+        if isinstance(target, Leaf):
+            if self.keys is not None and target not in self.keys:
+                return
+            if target in self.arrived:
+                self.arrived[target].add(value, self.recorded is None)
+            else:
+                self.arrived[target] = Sum(value, owned)
+            return
+        sums = self.pending.get(target)
+        if sums is None:
+            sums = self.pending[target] = [None] * len(target.outputs)
+        entry = sums[index]
+        if entry is None:
+            sums[index] = Sum(value, False)
+        else:
+            entry.add(value, self.recorded is None)
+
+    def run(self) -> dict[Any, Sum]:
+        """Visit the nodes, the latest first."""
+        ledger = memory.current_ledger()
+        for node in self.nodes:
+            if node not in self.pending:
+                continue
+            self._visit(node)
+            if not self.retain_graph:
+                node.release()
+            if ledger is not None:
+                made = sum(
+                    s.value.nbytes
+                    for to, s in self.arrived.items()
+                    if type(to) is Leaf and s.owned
+                )
+                ledger.event("backward", node.op.name, node.place, made)
+        for node, sums in self.pending.items():  # targets below which nothing is wanted
+            self._arrive(node, self._hooked(node, sums))
+        for leaf, total in self.arrived.items():
+            if type(leaf) is Leaf and leaf.hooks:
+                name = "a leaf's gradient"
+                value = self._through(leaf.hooks, total.value, name)
+                total.owned = total.owned and value is total.value
+                total.value = value
+        return self.arrived
+
+    def _visit(self, node: Node) -> None:
+        """One node: its vjp, then its results checked, shaped and sent down the edges."""
+        op = node.op
+        sums = self._hooked(node, self.pending.pop(node))
+        self._arrive(node, sums)
+        dys = tuple(
+            [
+                entry.value if entry is not None else self._zeros(node, i, sums)
+                for i, entry in enumerate(sums)
+            ]
+        )
+        del sums
+        saved: dict[str, Any] = dict.fromkeys(op.saves)
+        for s in node.saved or ():
+            saved[s.label] = s.read(node, self.recorded)
+        wants = node.needs if self.useful is None else self.useful[node]
+        results = op.vjp(
+            dys[0] if len(dys) == 1 else dys,
+            saved,
+            needs=wants,
+            inputs=node.inputs,
+            **node.attrs,
+        )
+        if not isinstance(results, tuple) or len(results) != len(node.inputs):
+            got = len(results) if isinstance(results, tuple) else type(results).__name__
+            raise GraphError(
+                f"the vjp of {node!r} returned {got} where a tuple of {len(node.inputs)} "
+                "is due: one cotangent an input, None where none is needed."
+            )
+        if node.hooks:
+            results = self._node_hooks(node, node.hooks, results, dys)
+        if is_anomaly_detected():
+            for i, value in enumerate(results):
+                if wants[i]:
+                    what = f"the cotangent of input {i}, from the vjp of {node!r},"
+                    check_finite(plain(value), what)
+        for i, (edge, wanted) in enumerate(zip(node.edges, wants, strict=True)):
+            if wanted and edge is not None:
+                value = self._fit(node, i, results[i])
+                first = type(edge[0]) is Leaf and edge[0] not in self.arrived
+                self.send(edge, value, first and _is_fresh(value, results, dys, saved))
+
+    def _arrive(self, node: Node, sums: Sequence[Sum | None]) -> None:
+        """Note the cotangents of `node` that were asked for by themselves."""
+        if self.keys is None:
+            for index in node.grads or ():
+                entry = sums[index]
+                if entry is not None:
+                    self.arrived[node, index] = Sum(entry.value, False)
+            return
+        for index, entry in enumerate(sums):
+            if entry is not None and (node, index) in self.keys:
+                self.arrived[node, index] = Sum(entry.value, False)
+
+    def _hooked(self, node: Node, sums: list[Sum | None]) -> list[Sum | None]:
+        for index, hooks in (node.output_hooks or {}).items():
+            entry = sums[index]
+            if entry is not None:
+                name = f"the cotangent of output {index} of {node!r}"
+                sums[index] = Sum(self._through(hooks, entry.value, name), False)
+        return sums
+
+    def _through(self, hooks: Hooks, value: Any, name: str) -> Any:
+        """A cotangent, passed through the hooks on it."""
+        for hook in list(hooks.values()):
+            given = value if self.recorded is not None else self.wrap(value, None)
+            new = hook(given)
+            if new is not None:
+                value = self._replacement(new, value.shape, value.dtype, name)
+        return value
+
+    def _node_hooks(self, node: Node, hooks: Hooks, results: Any, dys: Any) -> Any:
+        def shown(values: Any) -> Any:
+            return tuple([self.wrap(v, None) if is_array(v) else v for v in values])
+
+        for hook in list(hooks.values()):
+            new = hook(shown(map(_array, results)), shown(dys))
+            if new is not None:
+                if len(new) != len(results):
+                    raise GraphError(
+                        f"a hook of {node!r} returned {len(new)} cotangents for "
+                        f"{len(results)} inputs."
+                    )
+                results = (
+                    tuple([plain(n) for n in new])
+                    if (self.recorded is None)
+                    else tuple(new)
+                )
+        return results
+
+    def _replacement(self, new: Any, shape: Any, dtype: Any, name: str) -> Any:
+        """What a hook returned in the place of a cotangent, checked."""
+        got = getattr(new, "shape", None), getattr(new, "dtype", None)
+        if got != (shape, dtype) or not hasattr(new, "node"):
+            raise GraphError(
+                f"a hook on {name} returned {type(new).__name__} {got[0]} {got[1]}; a "
+                f"Tensor of shape {shape} {dtype} is due, or None to keep it as it is."
+            )
+        return new if self.recorded is not None else new.data
+
+    def _zeros(self, node: Node, index: int, sums: Sequence[Sum | None]) -> Any:
+        """The cotangent of an output that nothing used."""
+        given = next(entry.value for entry in sums if entry is not None)
+        shape, dtype = node.outputs[index]
+        array = given if self.recorded is None else given.data
+        zeros = backend_of(array).xp.zeros(shape, dtype)
+        return zeros if self.recorded is None else self.wrap(zeros, None)
+
+    def _fit(self, node: Node, i: int, value: Any) -> Any:
+        """A vjp's result for input i: checked, un-broadcast, cast to the input's dtype."""
+        shape, dtype = node.inputs[i]
+        due = node.outputs[0][0] if node.op.broadcasts else shape
+        value = _array(value)
+        of_array = is_array(value)
+        if self.recorded is not None and of_array:
+            value = self.wrap(value, None)
+        right = of_array if self.recorded is None else hasattr(value, "node")
+        if not right or value.shape != due:
+            what = type(value).__name__
+            if hasattr(value, "shape"):
+                what += f" of shape {value.shape}"
+            raise GraphError(
+                f"the vjp of {node!r} returned {what} as the cotangent of input {i}, whose "
+                f"shape is {shape}; an array of shape {due} is due"
+                f"{' (un-broadcasting is done by the tape)' if due != shape else ''}."
+            )
+        if due != shape:
+            value = _unbroadcast(value, shape)
+        return value if value.dtype == dtype else value.astype(dtype)
+
+
+def _key(edge: Edge) -> Any:
+    return edge[0] if type(edge[0]) is Leaf else edge
+
+
+def _check(nodes: Iterable[Node], create_graph: bool) -> None:
+    """Raise what the sweep would run into, before it has changed anything."""
+    for node in nodes:
+        if node.saved is None:
+            raise SavedTensorsFreedError(
+                f"a second sweep reached {node!r}, whose saved tensors the first one "
+                "dropped. Pass retain_graph=True to the first backward() or grad(), or "
+                "run the forward pass again."
+            )
+        for s in node.saved:
+            if s.array is not None and memory.version(s.array) != s.version:
+                raise InPlaceModificationError(
+                    f"{node!r} saved '{s.label}' {s.array.shape} for its vjp, and it was "
+                    f"written in place afterwards (version {memory.version(s.array)}, "
+                    f"saved at {s.version}). Write to a copy, or after the sweep."
+                )
+            if create_graph and s.kind.blocks_double_backward:
+                raise DoubleBackwardError(
+                    f"{node!r} keeps the intermediate '{s.label}', which is not on the "
+                    "tape: a second derivative through it would be wrong. Build the "
+                    "function from composed ops, or drop create_graph=True."
+                )
+
+
+def unreached(roots: Sequence[Edge], targets: Sequence[Edge]) -> list[int]:
+    """Which of `targets` (by number) no path from `roots` leads to."""
+    found = {_key(edge) for edge in roots}
+    for node in reachable({r[0]: None for r in roots if type(r[0]) is Node}):
+        found.update(_key(edge) for edge in node.edges if edge is not None)
+    return [i for i, edge in enumerate(targets) if _key(edge) not in found]
+
+
+def _useful(nodes: Sequence[Node], targets: set[Any]) -> dict[Node, tuple[bool, ...]]:
+    """The nodes that lead to a target (a Leaf or an Edge), with what each must compute."""
+    useful: dict[Node, tuple[bool, ...]] = {}
+    for node in reversed(nodes):
+        wants = tuple(
+            [
+                e is not None and (e[0] in targets or e in targets or e[0] in useful)
+                for e in node.edges
+            ]
+        )
+        if any(wants):
+            useful[node] = wants
+    return useful
+
+
+def _array(value: Any) -> Any:
+    """`value`, an array again where NumPy's arithmetic on 0-d arrays made it a scalar."""
+    return np.asarray(value) if isinstance(value, np.generic) else value
+
+
+def _unbroadcast(value: Any, shape: tuple[int, ...]) -> Any:
+    """Sum `value` over the axes along which an input of `shape` was broadcast."""
+    lead = value.ndim - len(shape)
+    axes = tuple(range(lead)) + tuple(
+        [i + lead for i, n in enumerate(shape) if n == 1 and value.shape[i + lead] != 1]
+    )
+    if is_array(value) and value.dtype.itemsize == 2:
+        return _array(value.sum(axis=axes, dtype=np.float32)).reshape(shape)
+    return _array(value.sum(axis=axes)).reshape(shape)
+
+
+def _is_fresh(
+    value: Any, results: Iterable[Any], dys: Iterable[Any], saved: dict[str, Any]
+) -> bool:
+    """Whether nobody else can hold the buffer of `value`, so that a leaf may keep it."""
+    if not is_array(value):
+        return False
+    owner = memory.storage(value)
+    if owner.nbytes != value.nbytes:  # a part of something larger
+        return False
+    shared = [r for r in results if is_array(r) and memory.storage(r) is owner]
+    held = (h for h in itertools.chain(dys, saved.values()) if is_array(h))
+    return len(shared) <= 1 and all(memory.storage(h) is not owner for h in held)
