@@ -3,6 +3,7 @@
 from . import accounting, data, memory, nn, ops, optim, tape, viz
 from .alive import why_alive
 from .audit import audit
+from .checkpoint import checkpoint
 from .compare import compare
 from .create import (
     arange,
@@ -81,13 +82,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "accounting", "add", "apply", "arange", "argmax", "astype", "audit", "backward",
-    "broadcast_to", "Budget", "cat", "compare", "Constant", "cross_entropy", "data",
-    "detect_anomaly", "div", "embedding", "empty", "enable_grad", "equal", "exp", "eye",
-    "from_dlpack", "from_numpy", "full", "gated_scan", "getitem", "grad", "gradcheck",
-    "greater", "greater_equal", "helix_block", "Input", "Intermediate", "is_grad_enabled",
-    "Keep", "less", "less_equal", "linspace", "log", "log_softmax", "manual_seed",
-    "matmul", "max", "maximum", "mean", "memory", "minimum", "mul", "neg", "nn",
-    "no_grad", "not_equal", "ones", "ones_like", "Op", "ops", "optim", "Output",
+    "broadcast_to", "Budget", "cat", "checkpoint", "compare", "Constant", "cross_entropy",
+    "data", "detect_anomaly", "div", "embedding", "empty", "enable_grad", "equal", "exp",
+    "eye", "from_dlpack", "from_numpy", "full", "gated_scan", "getitem", "grad",
+    "gradcheck", "greater", "greater_equal", "helix_block", "Input", "Intermediate",
+    "is_grad_enabled", "Keep", "less", "less_equal", "linspace", "log", "log_softmax",
+    "manual_seed", "matmul", "max", "maximum", "mean", "memory", "minimum", "mul", "neg",
+    "nn", "no_grad", "not_equal", "ones", "ones_like", "Op", "ops", "optim", "Output",
     "Parameter", "pow", "rand", "rand_like", "randn", "randn_like", "reciprocal",
     "reshape", "rms_norm", "rsqrt", "saved_bytes", "saved_tensor_hooks", "sigmoid",
     "silu", "softmax", "softplus", "split", "sqrt", "stack", "sub", "sum", "tanh", "tape",

@@ -135,16 +135,18 @@ class SavedTensor:
         self.value = value
         self.version = memory.version(self.array) if self.array is not None else 0
 
-    def read(self, node: "Node", wrap: Callable[..., Any] | None) -> Any:
-        """The value as a vjp of `node` gets it: an array, or with `wrap` a Tensor on its
-        old edge; numbers and constants as they are."""
+    def read(
+        self, node: "Node | None" = None, wrap: Callable[..., Any] | None = None
+    ) -> Any:
+        """The value as a vjp gets it: an array, or with the node it belongs to and `wrap`
+        a Tensor on its old edge; numbers and constants as they are."""
         value = self.value
         if self._unpack is not None:
             value = self._unpack(value)
             given = getattr(value, "shape", None), getattr(value, "dtype", None)
             if given != (self.shape, self.dtype):
                 raise GraphError(
-                    f"the unpack hook of '{self.label}' of {node!r} returned {given[0]} "
+                    f"the unpack hook of the saved tensor '{self.label}' returned {given[0]} "
                     f"{given[1]}; a Tensor of {self.shape} {self.dtype} was packed."
                 )
             value = plain(value)

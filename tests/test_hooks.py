@@ -1,0 +1,424 @@
+"""Hooks on tensors, nodes and saved tensors; retain_grad; checkpoint; detect_anomaly."""
+
+import gc
+import tracemalloc
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+
+import tinygrad_helix as th
+from tinygrad_helix.errors import GraphError
+
+
+def leaf(values, dtype="float64"):
+    return th.tensor(values, dtype=dtype, requires_grad=True)
+
+
+# --- hooks on tensors
+
+
+def test_a_hook_sees_the_whole_sum_once():
+    x = leaf([1.0, 2.0])
+    seen = []
+    handle = x.register_hook(lambda dx: seen.append(dx.tolist()))
+    (x * 3 + x * x).sum().backward()
+    assert seen == [[5, 7]]
+    assert x.grad.tolist() == [5, 7]
+    handle.remove()
+    handle.remove()
+    (x * 1).sum().backward()
+    assert len(seen) == 1
+
+
+def test_a_hook_on_a_result_replaces_its_cotangent():
+    x = leaf([1.0, 2.0])
+    y = x * x
+    order = []
+    y.register_hook(lambda dy: order.append("first") or dy * 10)
+    y.register_hook(lambda dy: order.append(dy.tolist()))
+    (y * 2 + y).sum().backward()
+    assert order == ["first", [30, 30]]
+    assert x.grad.tolist() == [60, 120]
+
+
+def test_a_hook_on_one_of_several_outputs():
+    x = leaf(np.zeros((4, 2)))
+    first, second = th.split(x, 2)
+    first.register_hook(lambda dy: dy * 5)
+    second.register_hook(lambda dy: pytest.fail("this output got no cotangent"))
+    first.sum().backward()
+    assert x.grad.tolist() == [[5, 5], [5, 5], [0, 0], [0, 0]]
+
+
+def test_hooks_run_under_grad_and_create_graph():
+    x = leaf([3.0])
+    x.register_hook(lambda dx: dx * 2)
+    (g,) = th.grad(x * x * x, x, create_graph=True)
+    assert g.item() == 54
+    assert th.grad(g, x)[0].item() == 72, "d(6x²)/dx = 12x, doubled by the hook again"
+    assert x.grad is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda d: d.sum(), lambda d: d.astype("float32"), lambda d: d.numpy(), lambda d: 3],
+)
+def test_what_a_hook_must_not_return(wrong):
+    x = leaf([1.0, 2.0])
+    x.register_hook(wrong)
+    with pytest.raises(GraphError, match=r"a hook on a leaf's gradient returned"):
+        (x * x).sum().backward()
+    assert x.grad is None
+
+
+def test_a_hook_needs_a_gradient():
+    with pytest.raises(GraphError, match="requires no gradient would never run"):
+        th.ones(2).register_hook(print)
+    with pytest.raises(GraphError, match="requires no gradient"):
+        th.ones(2).retain_grad()
+
+
+def test_a_hook_that_raises_changes_nothing():
+    x, w = leaf([1.0]), leaf([2.0])
+    w.register_hook(lambda d: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        (x * w).backward()
+    assert x.grad is None
+    assert w.grad is None
+
+
+def test_node_hooks_see_both_sides_and_may_replace():
+    a, b = leaf([2.0]), leaf([5.0])
+    y = a * b
+    seen = []
+
+    def hook(dxs, dys):
+        seen.append(([d.item() for d in dxs], [d.item() for d in dys]))
+        return dxs[0] * 100, dxs[1]
+
+    handle = y.node.register_hook(hook)
+    (y * 3).backward(retain_graph=True)
+    assert seen == [([15, 6], [3])]
+    assert (a.grad.item(), b.grad.item()) == (1500, 6)
+    handle.remove()
+    (y * 3).backward()
+    assert (a.grad.item(), b.grad.item()) == (1515, 12)
+
+
+def test_a_node_hook_with_the_wrong_number_of_cotangents():
+    x = leaf([1.0])
+    y = x * x
+    y.node.register_hook(lambda dxs, dys: dxs[:1])
+    with pytest.raises(GraphError, match="returned 1 cotangents for 2 inputs"):
+        y.backward()
+
+
+# --- retain_grad
+
+
+def test_retained_gradients_add_up_as_a_leafs():
+    x = leaf([1.0, 2.0])
+    y = x * x
+    assert y.grad is None
+    y.retain_grad()
+    z = (y * 3).sum()
+    z.backward(retain_graph=True)
+    z.backward()
+    assert y.grad.tolist() == [6, 6]
+    assert x.grad.tolist() == [12, 24]
+    x.retain_grad()  # a leaf keeps its gradient anyway
+    th.grad((y * y).sum(), y)
+    assert y.grad.tolist() == [6, 6], "grad() lands nowhere"
+
+
+def test_the_graph_with_a_retained_gradient_is_freed_by_reference_count():
+    gc.disable()
+    try:
+        x = leaf(np.ones(10))
+        y = x.exp()
+        y.retain_grad()
+        array = weakref.ref(y.data)
+        y.sum().backward()
+        assert y.grad.tolist() == [1] * 10
+        del y
+        assert array() is None
+    finally:
+        gc.enable()
+
+
+# --- hooks on saved tensors
+
+
+def test_saved_tensors_in_half_precision():
+    x = leaf(np.linspace(0, 1, 8), "float32")
+    labels = []
+    with th.saved_tensor_hooks(
+        lambda t: labels.append(t.shape) or t.astype("float16"),
+        lambda t: t.astype("float32"),
+    ):
+        y = (x.exp() * x).sum()
+    assert labels == [(8,)] * 3
+    assert th.saved_bytes(y) == 3 * 8 * 2
+    y.backward()
+    assert np.abs(x.grad.numpy() - (1 + x.data) * np.exp(x.data)).max() < 5e-3
+
+
+def test_saved_tensors_somewhere_else():
+    stored = {}
+
+    def pack(t):
+        stored[len(stored)] = t.numpy().copy()
+        return len(stored) - 1
+
+    x = leaf([1.0, 2.0])
+    with th.saved_tensor_hooks(pack, lambda key: th.Tensor(stored.pop(key))):
+        y = (x * x).sum()
+    assert th.saved_bytes(y) == 0
+    y.backward()
+    assert x.grad.tolist() == [2, 4]
+    assert stored == {}
+
+
+def test_the_innermost_pair_counts_and_it_ends_with_the_block():
+    x = leaf([1.0])
+    outer, inner = [], []
+    keep = lambda store: lambda t: store.append(t) or t
+    with th.saved_tensor_hooks(keep(outer), lambda t: t):
+        x.exp()
+        with th.saved_tensor_hooks(keep(inner), lambda t: t):
+            x.exp()
+        x.exp()
+    x.exp()
+    assert (len(outer), len(inner)) == (2, 1)
+
+
+def test_packed_values_give_second_derivatives_and_are_checked():
+    x = leaf([2.0])
+    with th.saved_tensor_hooks(lambda t: t.numpy().copy(), th.Tensor):
+        y = x * x * x
+    (g,) = th.grad(y, x, create_graph=True)
+    assert th.grad(g, x)[0].item() == 12
+    with th.saved_tensor_hooks(lambda t: t, lambda t: t.sum()):
+        y = (leaf([1.0, 2.0]) * 1.0).exp().sum()
+    with pytest.raises(
+        GraphError, match=r"the unpack hook of the saved tensor 'y' returned \(\)"
+    ):
+        y.backward()
+
+
+def test_a_packed_view_still_sees_writes():
+    x = leaf([1.0, 2.0])
+    with th.saved_tensor_hooks(lambda t: t, lambda t: t):
+        y = x.exp()
+    with th.no_grad():
+        y += 1
+    with pytest.raises(th.errors.InPlaceModificationError):
+        y.sum().backward()
+
+
+# --- checkpoint
+
+
+def region(x, w):
+    h = (x @ w).silu()
+    return (h * h.sigmoid()).tanh()
+
+
+def test_checkpoint_keeps_its_arguments_and_gives_the_same_bits():
+    rng = np.random.default_rng(0)
+    x, w = leaf(rng.standard_normal((6, 4))), leaf(rng.standard_normal((4, 4)))
+    plain = region(x, w)
+    kept = th.checkpoint(region, x, w)
+    assert (plain.data == kept.data).all()
+    assert th.saved_bytes(kept) == x.nbytes + w.nbytes < th.saved_bytes(plain)
+    rows = th.memory.saved(kept)
+    assert [(r.op, r.label) for r in rows] == [("checkpoint", "x"), ("checkpoint", "x1")]
+    assert th.accounting.measure_saved(
+        lambda x, w: th.checkpoint(region, x, w), {"x": x, "w": w}
+    ) == th.saved_bytes(kept)
+    want = th.grad((plain * plain).sum(), [x, w])
+    got = th.grad((kept * kept).sum(), [x, w])
+    for a, b in zip(want, got, strict=True):
+        assert (a.data == b.data).all()
+    assert th.saved_bytes(kept) == 0
+
+
+def test_checkpoint_runs_again_once_a_sweep():
+    x = leaf([1.0, 2.0])
+    runs = []
+
+    def fn(x):
+        runs.append(1)
+        return (x.exp() * x).tanh()
+
+    y = th.checkpoint(fn, x)
+    y.sum().backward(retain_graph=True)
+    assert len(runs) == 2
+    first = x.grad.tolist()
+    y.sum().backward()
+    assert len(runs) == 3
+    assert x.grad.tolist() == [2 * g for g in first]
+    with pytest.raises(th.errors.SavedTensorsFreedError):
+        y.sum().backward()
+
+
+def test_checkpoint_with_closures_and_arguments_that_need_no_gradient():
+    w = leaf([3.0, 4.0])
+    x = th.tensor([1.0, 2.0], dtype="float64")
+    y = th.checkpoint(lambda x: (x * w).exp() * w, x)
+    y.sum().backward()
+    want = leaf([3.0, 4.0])
+    ((x * want).exp() * want).sum().backward()
+    assert w.grad.tolist() == want.grad.tolist()
+    z = leaf([1.0, 1.0])
+    mixed = th.checkpoint(
+        lambda x, z, s, *, scale: (x * z * s).exp() * scale, x, z, 2, scale=3
+    )
+    mixed.sum().backward()
+    assert z.grad.tolist() == pytest.approx((3 * 2 * x.data * np.exp(2 * x.data)).tolist())
+    assert not th.checkpoint(lambda x: x * 2, x).requires_grad
+
+
+def test_checkpoint_nested_and_second_derivatives():
+    x = leaf([0.3, -0.2])
+
+    def inner(x):
+        return (x * x).exp()
+
+    def outer(x):
+        return th.checkpoint(inner, x * 2).tanh() * x
+
+    want = outer(x)
+    got = th.checkpoint(outer, x)
+    (a,) = th.grad(want.sum(), x, create_graph=True)
+    (b,) = th.grad(got.sum(), x, create_graph=True)
+    assert (a.data == b.data).all()
+    assert (th.grad(a.sum(), x)[0].data == th.grad(b.sum(), x)[0].data).all()
+    assert th.gradcheck(lambda x: th.checkpoint(outer, x), (x,), order=2)
+
+
+def test_checkpoint_puts_random_numbers_back():
+    x = leaf(np.ones(50))
+
+    def noisy(x, generator=None):
+        mask = th.rand(50, dtype="float64", generator=generator)
+        return (x * mask).exp() * mask
+
+    for generator in (None, np.random.default_rng(3)):
+        th.manual_seed(1)
+        y = th.checkpoint(noisy, x, generator)
+        after = th.rand(3).tolist()
+        (g,) = th.grad(y.sum(), x)
+        assert np.allclose(
+            g.data, y.data * (np.log(y.data / (y.data / 1)) * 0 + 1) * 0 + g.data
+        )
+        th.manual_seed(1)
+        if generator is not None:
+            generator = np.random.default_rng(3)
+        plain = noisy(x, generator)
+        assert th.rand(3).tolist() == after
+        assert (th.grad(plain.sum(), x)[0].data == g.data).all()
+
+
+def test_checkpoint_of_a_function_that_changes():
+    x = leaf([1.0])
+    calls = []
+
+    def fn(x):
+        calls.append(1)
+        return x.exp() if len(calls) == 1 else x.exp() * x
+
+    y = th.checkpoint(fn, x)
+    with pytest.raises(GraphError, match=r"fn again for a sweep and it saved 3 values, 1"):
+        y.backward()
+    assert x.grad is None
+
+
+def test_checkpoint_sees_writes_to_its_arguments():
+    x = leaf([1.0])
+    h = x * 1.0
+    y = th.checkpoint(lambda h: h.exp() * h, h)
+    with th.no_grad():
+        h += 1
+    with pytest.raises(th.errors.InPlaceModificationError, match="checkpoint"):
+        y.backward()
+
+
+def test_checkpoint_lowers_the_peak_and_leaks_nothing():
+    x = leaf(np.ones(100_000))
+
+    def deep(x):
+        for _ in range(10):
+            x = x.exp().log()
+        return x
+
+    def run(f):
+        y = x
+        for _ in range(5):
+            y = f(y)
+        y.sum().backward()
+        x.grad = None
+
+    gc.disable()
+    try:
+        tracemalloc.start()
+        peaks = []
+        for f in (deep, lambda y: th.checkpoint(deep, y)):
+            run(f)
+            start = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            run(f)
+            end, peak = tracemalloc.get_traced_memory()
+            peaks.append(peak - start)
+            assert abs(end - start) < 10_000
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert peaks[1] < 0.4 * peaks[0]
+
+
+# --- detect_anomaly
+
+
+def test_anomaly_names_the_op_and_its_line():
+    x = leaf([1.0, 0.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with th.detect_anomaly(), pytest.raises(GraphError) as caught:
+            x.log().sum()
+    assert "output 0 of log at " in str(caught.value)
+    assert __file__ in str(caught.value)
+    assert "1 of 2 elements" in str(caught.value)
+
+
+def test_anomaly_names_the_input_that_came_in_so():
+    x = leaf([1.0, np.nan])
+    with (
+        th.detect_anomaly(),
+        pytest.raises(GraphError, match=r"input 1 of mul .* not made by an op"),
+    ):
+        leaf([1.0, 1.0]) * x
+
+
+def test_anomaly_in_the_backward_pass():
+    x = leaf([0.0, 1.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with th.detect_anomaly():
+            y = x.sqrt().sum()
+            with pytest.raises(
+                GraphError, match=r"cotangent of input 0, from the vjp of sqrt"
+            ):
+                y.backward()
+    assert x.grad is None
+
+
+def test_anomaly_is_off_outside_and_passes_what_is_finite():
+    x = leaf([1.0, 2.0])
+    with th.detect_anomaly():
+        (x * x).log().sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        (x - 1).log()

@@ -1,0 +1,345 @@
+"""Is it right, does it keep what it reads, and do the bytes agree?
+
+`check_package` asks that of every op, layer and block of the package, `check_target` of
+what a user's file has, `check_files` of many files, each in a process of its own and in
+bounded time. All give rows, one a function or op.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import memory
+from .accounting import measure_saved, profile
+from .audit import audit
+from .create import manual_seed
+from .differentiate import grad
+from .errors import DoubleBackwardError, GradcheckError, HelixError
+from .gradcheck import float_outputs, gradcheck
+from .op import Op, apply
+from .report import gradient_errors
+from .samples import Sample, argument_names, blocks, layers, op_names, op_sample
+from .targets import Target, load_target, told
+from .tensor import Tensor
+
+__all__ = ["Row", "check_files", "check_package", "check_target", "summary", "table_of"]
+
+SCHEMA = "tinygrad_helix.check/1"
+TIMEOUT = 60.0  # seconds for a file
+_AGREE = 1e-10  # of values and gradients in float64, relative to the largest
+
+
+@dataclass(slots=True)
+class Row:
+    """What was tried on one function or op, and what came of it.
+
+    `gradcheck` (first order), `second_order`, `agrees` (with another form of the same) and
+    `audit` are "ok", "failed", "none" (a second derivative is refused, as it should be) or
+    "-" (does not apply). `verdict` is "ok", "failed", "error" (it could not be run), or
+    "not tried". `findings` say what failed, `notes` what is worth knowing.
+    """
+
+    target: str
+    name: str
+    gradcheck: str = "-"
+    second_order: str = "-"
+    agrees: str = "-"
+    audit: str = "-"
+    saved_bytes: dict[str, int | None] = field(
+        default_factory=lambda: dict.fromkeys(("predicted", "counted", "measured"))
+    )
+    verdict: str = "ok"
+    findings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def fail(self, finding: str) -> str:
+        self.verdict = "failed"
+        if finding not in self.findings:
+            self.findings.append(finding)
+        return "failed"
+
+
+# --- one function
+
+
+def check(sample: Sample, target: str = "") -> Row:
+    """Try everything that applies to the sample's function on its inputs."""
+    row = Row(target, sample.name)
+    try:
+        outputs = float_outputs(sample.fn(*sample.values))
+    except Exception as error:
+        row.verdict = "error"
+        row.findings.append(_one_line(sample.name, error))
+        return row
+    if not sample.gradient:
+        row.saved_bytes["predicted"] = 0
+        if any(y.requires_grad for y in outputs):
+            row.fail(f"{sample.name} is to have no gradient, and its result requires one.")
+        row.saved_bytes["counted"] = memory.saved_bytes(*outputs)
+        del outputs
+        row.saved_bytes["measured"] = measure_saved(_by_name(sample), _named(sample))
+        _bytes_agree(row)
+        return row
+    del outputs
+    row.gradcheck = _tried(row, sample, "the gradient check", lambda: _gradcheck(sample, 1))
+    if row.gradcheck == "ok":
+        row.second_order = _second_order(row, sample)
+    if sample.reference is not None:
+        row.agrees = _tried(row, sample, "the comparison", lambda: _agreement(row, sample))
+    row.audit = _tried(row, sample, "the audit", lambda: _audit(row, sample))
+    _tried(row, sample, "the accounting", lambda: _accounting(row, sample))
+    return row
+
+
+def _tried(row: Row, sample: Sample, what: str, part: Callable[[], str]) -> str:
+    try:
+        return part()
+    except GradcheckError as error:
+        return row.fail(_with_names(str(error), sample.names))
+    except Exception as error:
+        return row.fail(_one_line(f"{what} of {sample.name}", error))
+
+
+def _one_line(what: str, error: Exception) -> str:
+    if isinstance(error, HelixError):
+        return f"{what}: {' '.join(str(error).split())}"
+    return told(what, error)
+
+
+def _with_names(message: str, names: Sequence[str]) -> str:
+    """A message of `gradcheck` with arguments by name instead of by number."""
+    return re.sub(r"input (\d+)", lambda m: names[int(m[1])], message)
+
+
+def _gradcheck(sample: Sample, order: int) -> str:
+    gradcheck(sample.fn, sample.values, order=order)
+    return "ok"
+
+
+def _second_order(row: Row, sample: Sample) -> str:
+    """Second derivatives: right, or refused, or (of a user's op) not there."""
+    try:
+        _gradcheck(sample, 2)
+    except GradcheckError as error:
+        message = _with_names(str(error), sample.names)
+        return row.fail(f"second order: {message}")
+    except DoubleBackwardError as error:
+        if sample.second:
+            return row.fail(_one_line("second order", error))
+        return "none"
+    except Exception as error:
+        message = _one_line("second order", error)
+        if sample.second is not None:
+            return row.fail(message)
+        row.notes.append(
+            f"no second derivative: {message} Say so by raising DoubleBackwardError."
+        )
+        return "none"
+    if sample.second is False:
+        return row.fail("second order: DoubleBackwardError is due, and there was none.")
+    return "ok"
+
+
+def _results(fn: Callable[..., Any], sample: Sample, outputs: int) -> dict[str, Any]:
+    """The first `outputs` outputs, and the gradients along a fixed direction, in float64."""
+    values = [_in_float64(v) for v in sample.values]
+    ys = float_outputs(fn(*values))[:outputs]
+    rng = np.random.default_rng(0)
+    dys = [rng.standard_normal(y.shape) for y in ys]
+    wanted = {
+        name: v
+        for name, v in zip(sample.names, values, strict=True)
+        if isinstance(v, Tensor) and v.requires_grad
+    }
+    found = grad(ys, list(wanted.values()), dys, allow_unused=True)
+    results = {f"output {i}": y.data for i, y in enumerate(ys)}
+    return results | {
+        f"the gradient of {name}": np.zeros(x.shape) if g is None else g.data
+        for (name, x), g in zip(wanted.items(), found, strict=True)
+    }
+
+
+def _in_float64(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype.kind == "f":
+        copy = np.array(value.data, np.float64)
+        return Tensor(copy, requires_grad=value.requires_grad)
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return value.astype(np.float64)
+    return value
+
+
+def _agreement(row: Row, sample: Sample) -> str:
+    assert sample.reference is not None
+    try:
+        others = float_outputs(sample.reference(*sample.values))
+        count = min(len(float_outputs(sample.fn(*sample.values))), len(others))
+        want = _results(sample.reference, sample, count)
+    except Exception:  # its own row says so
+        return "-"
+    got = _results(sample.fn, sample, count)
+    for name, value in want.items():
+        if got[name].shape != value.shape:
+            return row.fail(
+                f"{name} has shape {got[name].shape}, in {sample.reference_name} "
+                f"{value.shape}."
+            )
+    errors = gradient_errors(got, want)
+    worst = max(errors, key=lambda name: np.nan_to_num(errors[name], nan=np.inf))
+    if not errors[worst] <= _AGREE:
+        return row.fail(
+            f"{worst} differs from {sample.reference_name}'s by {errors[worst]:.1e} of its "
+            f"largest value (float64, bound {_AGREE:.0e})."
+        )
+    return "ok"
+
+
+def _audit(row: Row, sample: Sample) -> str:
+    """The audit with every gradient wanted that the inputs ask for, and each alone."""
+    wanted = [
+        i for i, v in enumerate(sample.values) if isinstance(v, Tensor) and v.requires_grad
+    ]
+    if sample.ops is not None and not sample.ops:
+        return "-"
+    names = None if sample.ops is None else {op.name for op in sample.ops}
+    for subset in dict.fromkeys([tuple(wanted), *((i,) for i in wanted)]):
+        values = [
+            Tensor(v.data, requires_grad=i in subset) if isinstance(v, Tensor) else v
+            for i, v in enumerate(sample.values)
+        ]
+        for finding in audit(sample.fn, *values).findings:
+            if names is None or finding.op in names:
+                row.fail(str(finding))
+    return "failed" if row.verdict == "failed" and row.findings else "ok"
+
+
+def _named(sample: Sample) -> dict[str, Any]:
+    return dict(zip(sample.names, sample.values, strict=True))
+
+
+def _by_name(sample: Sample) -> Callable[..., Any]:
+    return lambda **inputs: sample.fn(*(inputs[name] for name in sample.names))
+
+
+def _accounting(row: Row, sample: Sample) -> str:
+    found = profile(_by_name(sample), _named(sample), parameters=sample.parameters)
+    row.saved_bytes = {
+        "predicted": found.predicted if sample.predicted is None else sample.predicted,
+        "counted": found.counted,
+        "measured": found.measured,
+    }
+    _bytes_agree(row)
+    return "ok"
+
+
+def _bytes_agree(row: Row) -> None:
+    predicted, counted, measured = row.saved_bytes.values()
+    if predicted is not None and predicted != counted:
+        row.fail(f"{predicted:,} saved bytes are predicted, and {counted:,} counted.")
+    if counted != measured:
+        row.fail(
+            f"{counted:,} saved bytes are counted on the tape, and {measured:,} measured: "
+            "some are kept outside it."
+        )
+
+
+# --- the package
+
+
+def check_package(only_helix: bool = False) -> Iterator[Row]:
+    """A row for every op, block and layer there is (or the HELIX block and model alone)."""
+    from tqdm.auto import tqdm
+
+    samples = list(blocks()) + [s for s in layers() if s.name.startswith("Helix")]
+    if not only_helix:
+        others = [s for s in layers() if not s.name.startswith("Helix")]
+        samples = [op_sample(name) for name in op_names()] + others + samples
+    for sample in tqdm(samples, desc="checking", disable=None, leave=False):
+        yield check(sample, "helix" if only_helix else "package")
+
+
+# --- a user's target
+
+
+def check_target(
+    spec: str,
+    settings: Mapping[str, Any] | None = None,
+    variants: Sequence[str] = (),
+    inputs: str = "inputs",
+    seed: int = 0,
+) -> Iterator[Row]:
+    """A row for every variant of a TARGET, and for every Op class that none applies.
+
+    Runs in this process; TargetError if the target cannot be loaded. Variants after the
+    first must agree with it. Of a variant's ops the target's own are audited; an Op class
+    of its own that no variant applies is tried on the inputs in their order.
+    """
+    manual_seed(seed)
+    target = load_target(spec, settings or {}, variants, inputs, with_ops=True)
+    applied: set[type[Op]] = set()
+    reference: Sample | None = None
+    for name in target.variants:
+        sample = _variant(target, name, reference)
+        applied |= sample.ops or set()
+        reference = reference or sample
+        yield check(sample, spec)
+    for name, op in target.ops.items():
+        if op not in applied:
+            yield _check_op(target, name, op)
+
+
+def _variant(target: Target, name: str, reference: Sample | None) -> Sample:
+    names = tuple(target.inputs)
+    variant = target.variants[name]
+
+    def fn(*values: Any) -> Any:
+        return variant(**dict(zip(names, values, strict=True)))
+
+    sample = Sample(
+        name,
+        fn,
+        names,
+        tuple(target.inputs.values()),
+        parameters=frozenset(target.parameters),
+        reference=reference.fn if reference else None,
+        reference_name=reference.name if reference else "",
+        second=None,
+    )
+    try:
+        nodes = memory.nodes(*float_outputs(fn(*sample.values)))
+    except Exception:  # `check` will tell
+        nodes = []
+    own = frozenset(node.op for node in nodes if not _is_ours(node.op))
+    return replace(sample, ops=own)
+
+
+def _is_ours(op: type[Op]) -> bool:
+    return op.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _check_op(target: Target, name: str, op: type[Op]) -> Row:
+    values = tuple(target.inputs.values())
+
+    def fn(*values: Any) -> Any:
+        return apply(op, *values)
+
+    try:
+        fn(*values)
+    except Exception as error:
+        row = Row(target.name, name, verdict="not tried" if target.variants else "error")
+        finding = told(f"applied to the inputs in their order {name}", error)
+        if target.variants:
+            row.notes.append(f"no variant applies it, and {finding}")
+        else:
+            row.findings.append(finding)
+        return row
+    names = tuple(target.inputs)
+    parameters = frozenset(target.parameters)
+    return check(Sample(name, fn, names, values, parameters, second=None), target.name)
