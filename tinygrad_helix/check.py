@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,12 +26,15 @@ from .differentiate import grad
 from .errors import DoubleBackwardError, GradcheckError, HelixError
 from .gradcheck import float_outputs, gradcheck
 from .op import Op, apply
-from .report import gradient_errors
-from .samples import Sample, argument_names, blocks, layers, op_names, op_sample
-from .targets import Target, load_target, told
+from .report import aligned, gradient_errors
+from .samples import Sample, blocks, layers, op_names, op_sample
+from .targets import Target, TargetError, load_target, located, told
 from .tensor import Tensor
 
-__all__ = ["Row", "check_files", "check_package", "check_target", "summary", "table_of"]
+__all__ = [
+    "Row", "Sample", "check", "check_files", "check_package", "check_target", "summary",
+    "table", "to_json",
+]  # fmt: skip
 
 SCHEMA = "tinygrad_helix.check/1"
 TIMEOUT = 60.0  # seconds for a file
@@ -109,6 +113,8 @@ def _tried(row: Row, sample: Sample, what: str, part: Callable[[], str]) -> str:
 
 
 def _one_line(what: str, error: Exception) -> str:
+    if isinstance(error, TargetError):  # it names what raised it
+        return str(error)
     if isinstance(error, HelixError):
         return f"{what}: {' '.join(str(error).split())}"
     return told(what, error)
@@ -177,11 +183,11 @@ def _in_float64(value: Any) -> Any:
 
 
 def _agreement(row: Row, sample: Sample) -> str:
-    assert sample.reference is not None
+    reference = sample.reference or sample.fn
     try:
-        others = float_outputs(sample.reference(*sample.values))
+        others = float_outputs(reference(*sample.values))
         count = min(len(float_outputs(sample.fn(*sample.values))), len(others))
-        want = _results(sample.reference, sample, count)
+        want = _results(reference, sample, count)
     except Exception:  # its own row says so
         return "-"
     got = _results(sample.fn, sample, count)
@@ -203,12 +209,13 @@ def _agreement(row: Row, sample: Sample) -> str:
 
 def _audit(row: Row, sample: Sample) -> str:
     """The audit with every gradient wanted that the inputs ask for, and each alone."""
-    wanted = [
-        i for i, v in enumerate(sample.values) if isinstance(v, Tensor) and v.requires_grad
-    ]
     if sample.ops is not None and not sample.ops:
         return "-"
     names = None if sample.ops is None else {op.name for op in sample.ops}
+    wanted = [
+        i for i, v in enumerate(sample.values) if isinstance(v, Tensor) and v.requires_grad
+    ]
+    verdict = "ok"
     for subset in dict.fromkeys([tuple(wanted), *((i,) for i in wanted)]):
         values = [
             Tensor(v.data, requires_grad=i in subset) if isinstance(v, Tensor) else v
@@ -216,8 +223,8 @@ def _audit(row: Row, sample: Sample) -> str:
         ]
         for finding in audit(sample.fn, *values).findings:
             if names is None or finding.op in names:
-                row.fail(str(finding))
-    return "failed" if row.verdict == "failed" and row.findings else "ok"
+                verdict = row.fail(str(finding))
+    return verdict
 
 
 def _named(sample: Sample) -> dict[str, Any]:
@@ -343,3 +350,139 @@ def _check_op(target: Target, name: str, op: type[Op]) -> Row:
     names = tuple(target.inputs)
     parameters = frozenset(target.parameters)
     return check(Sample(name, fn, names, values, parameters, second=None), target.name)
+
+
+# --- many targets, each in a process of its own
+
+_CHILD = """\
+import json, sys
+job = json.loads(sys.argv[1])
+sys.path[:] = job["path"]
+from tinygrad_helix.check import _child
+_child(job)
+"""
+
+
+def check_files(
+    specs: Sequence[str],
+    settings: Mapping[str, Any] | None = None,
+    variants: Sequence[str] = (),
+    inputs: str = "inputs",
+    seed: int = 0,
+    timeout: float = TIMEOUT,
+) -> Iterator[Row]:
+    """The rows of every TARGET, each checked in a process of its own.
+
+    What one of them raises, prints, exits with or loops over does not reach the others: a
+    row with the verdict "error" says it in a line, and after `timeout` seconds the process
+    is ended. The files are run with all rights of the caller. "helix" is a target too.
+    TargetError if one of them does not exist, before any is run.
+    """
+    from tqdm.auto import tqdm
+
+    for spec in specs:
+        if spec != "helix":
+            located(spec)
+    given = {"settings": settings or {}, "variants": variants, "inputs": inputs}
+    bar = tqdm(specs, disable=None if len(specs) > 1 else True, leave=False)
+    for spec in bar:
+        bar.set_description(spec)
+        if spec == "helix":
+            yield from check_package(only_helix=True)
+        else:
+            yield from _in_a_process({"spec": spec, "seed": seed, **given}, timeout)
+
+
+def _in_a_process(job: dict[str, Any], timeout: float) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "rows"
+        lines.touch()
+        job |= {"rows": str(lines), "path": sys.path}
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-c", _CHILD, json.dumps(job)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=timeout,
+            ).returncode
+            how = f"ended its process, exit status {ended}"
+        except subprocess.TimeoutExpired:
+            how = (
+                f"took longer than {timeout:g} s. Make its inputs smaller (--set) or give "
+                "it more time (--timeout)"
+            )
+        found = [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
+    rows = [Row(**fields) for fields in found if fields]
+    if not found or found[-1]:  # the empty one at the end is missing
+        rows.append(Row(job["spec"], "", verdict="error", findings=[f"{how}."]))
+    return rows
+
+
+def _child(job: dict[str, Any]) -> None:
+    """Check one target and write a line of JSON a row, and in the end an empty object."""
+    with open(job["rows"], "a", encoding="utf-8") as lines:
+
+        def write(fields: dict[str, Any]) -> None:
+            print(json.dumps(fields), file=lines, flush=True)
+
+        spec = job["spec"]
+        try:
+            found = check_target(
+                spec, job["settings"], job["variants"], job["inputs"], job["seed"]
+            )
+            for row in found:
+                write(asdict(row))
+        except Exception as error:
+            finding = _one_line(spec, error)
+            write(asdict(Row(spec, "", verdict="error", findings=[finding])))
+        write({})
+
+
+# --- what is shown
+
+_HEAD = (
+    *("checked", "gradient", "second", "agrees", "audit"),
+    *("predicted", "counted", "measured", "verdict"),
+)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as text, a line each, and below it what was found."""
+    several = len({row.target for row in rows}) > 1
+    lines = [["target", *_HEAD] if several else list(_HEAD)]
+    for row in rows:
+        sizes = ["-" if n is None else f"{n:,}" for n in row.saved_bytes.values()]
+        tried = [row.gradcheck, row.second_order, row.agrees, row.audit]
+        line = [row.name, *tried, *sizes, row.verdict]
+        lines.append([row.target, *line] if several else line)
+    text = aligned(lines, left=2 if several else 1)
+    told = [
+        f"{_of(row)}: {finding}" for row in rows for finding in (*row.findings, *row.notes)
+    ]
+    return "\n".join([text, *([""] if told else []), *told])
+
+
+def _of(row: Row) -> str:
+    return ", ".join(filter(None, (row.target, row.name)))
+
+
+def summary(rows: Iterable[Row]) -> dict[str, int]:
+    """How many of the targets came out as what: failed or error if one of its rows did."""
+    worst: dict[str, str] = {}
+    for row in rows:
+        order = ("not tried", "ok", "failed", "error")
+        worst[row.target] = max(
+            worst.get(row.target, "not tried"), row.verdict, key=order.index
+        )
+    return {"targets": len(worst)} | Counter(worst.values())
+
+
+def to_json(rows: Sequence[Row], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows as plain data: schema, config, rows, summary."""
+    return {
+        "schema": SCHEMA,
+        "config": dict(config),
+        "rows": [asdict(row) for row in rows],
+        "summary": summary(rows),
+    }

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from .backend import is_array
-from .errors import DTypeError, ShapeError
+from .errors import DTypeError, HelixError, ShapeError
 from .tensor import Tensor
 
 __all__ = [
@@ -169,5 +169,34 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 
 def from_dlpack(source: Any) -> Tensor:
-    """A Tensor that shares the memory of another library's array, by DLPack."""
-    return Tensor(np.from_dlpack(source))
+    """A Tensor that shares the memory of another library's array, by DLPack.
+
+    Shape, strides and dtype stay; what is written on one side is seen on the other, though
+    not by the tape, and read-only memory stays so. It requires no gradient, and a source
+    that does is refused.
+
+    Errors: DTypeError for what has no `__dlpack__` or holds no floats, ints or bools;
+    HelixError for what its library or NumPy cannot share (another device, say).
+
+    >>> import numpy as np, tinygrad_helix as th
+    >>> array = np.zeros(2)
+    >>> x = th.from_dlpack(array)
+    >>> array[0] = 7
+    >>> x.tolist()
+    [7.0, 0.0]
+    """
+    if not hasattr(source, "__dlpack__"):
+        raise DTypeError(
+            f"from_dlpack takes an array with __dlpack__; got {type(source).__name__}. For "
+            "lists and numbers there is tensor()."
+        )
+    try:
+        array = np.from_dlpack(source)
+    except HelixError:
+        raise
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise HelixError(
+            f"this {type(source).__name__} cannot be shared by DLPack ({error}). Detach it, "
+            "move it to the CPU or convert it first."
+        ) from None
+    return Tensor(array)

@@ -34,6 +34,7 @@ METADATA = (
 )
 FORMAT = "tinygrad_helix"
 VERSION = 1
+DEPTH = 100
 
 
 def save(obj: Mapping[Any, Any], path: str | os.PathLike[str]) -> None:
@@ -54,7 +55,8 @@ def save(obj: Mapping[Any, Any], path: str | os.PathLike[str]) -> None:
     as it was.
 
     Errors: DTypeError for a value or key that cannot be saved, HelixError for two values
-    with one dotted name, a path that cannot be written to, or a missing safetensors.
+    with one dotted name, for nesting deeper than 100, for a path that cannot be written to
+    and where safetensors is missing.
 
     >>> import os, tempfile
     >>> import tinygrad_helix as th
@@ -73,29 +75,24 @@ def save(obj: Mapping[Any, Any], path: str | os.PathLike[str]) -> None:
             f"save takes a dict of names to Tensors; got {type(obj).__name__}.{hint}"
         )
     encoder = _Encoder()
-    try:
-        tree = encoder.encode(obj, ())
-    except RecursionError:
-        raise HelixError(
-            "save got a dict that is nested too deeply, or contains itself. Give a flatter "
-            "one. Nothing was written."
-        ) from None
+    tree = encoder.encode(obj, ())
     text = json.dumps({"format": FORMAT, "version": VERSION, "tree": tree})
-
-    target = Path(os.path.realpath(shown))  # a link stays a link
-    if target.exists() and not (target.is_file() and os.access(target, os.W_OK)):
-        raise HelixError(
-            f"save cannot write to {str(shown)!r}: what is there is a folder, a device or "
-            "a file that is write-protected. Give another path."
-        )
     write = _write_npz
-    if target.suffix == ".safetensors":
+    if shown.suffix == ".safetensors":
         _safetensors(shown)
         write = _write_safetensors
+
+    target = Path(os.path.realpath(shown))  # a link stays a link
     temporary = target.with_name(f".save-{secrets.token_hex(8)}.tmp")
     try:
+        old = target.exists()
+        if old and not (target.is_file() and os.access(target, os.W_OK)):
+            raise HelixError(
+                f"save cannot write to {str(shown)!r}: what is there is a folder, a device "
+                "or a file that is write-protected. Give another path."
+            )
         temporary.touch(exist_ok=False)
-        mode = (target if target.exists() else temporary).stat().st_mode
+        mode = (target if old else temporary).stat().st_mode
         write(temporary, encoder.arrays, text)
         temporary.chmod(stat.S_IMODE(mode))
         os.replace(temporary, target)
@@ -136,7 +133,7 @@ def load(path: str | os.PathLike[str]) -> dict[Any, Any]:
     try:
         with shown.open("rb"):
             pass  # so that a missing file is told from a damaged one
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise HelixError(
             f"load cannot read {str(shown)!r} ({error}). Give the path of a file that save "
             "wrote."
@@ -182,6 +179,11 @@ class _Encoder:
 
     def encode(self, value: Any, at: tuple[Any, ...]) -> Any:
         """`value`, found under the keys `at`, as what JSON can hold."""
+        if len(at) > DEPTH:
+            raise HelixError(
+                f"save got a dict that is nested more than {DEPTH} deep, or contains "
+                "itself. Give a flatter one. Nothing was written."
+            )
         kind = type(value)
         if value is None or kind in (bool, int, str):
             return value

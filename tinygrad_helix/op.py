@@ -189,7 +189,7 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
     if True in wants:
         node = Node(
             op,
-            tuple([x.edge if w else None for x, w in zip(inputs, wants, strict=True)]),
+            tuple([(x._edge, x._index) if w else None for x, w in zip(inputs, wants)]),  # noqa: B905
             wants,
             tuple([(a.shape, a.dtype) if is_array(a) else None for a in arrays]),
             tuple([(v.shape, v.dtype) for v in ys]),

@@ -15,7 +15,7 @@ from .errors import HelixError
 from .memory import Event
 from .viz.timeline import draw_timeline, text_timeline
 
-__all__ = ["Report", "Row", "gradient_errors", "output_folder", "row"]
+__all__ = ["Report", "Row", "aligned", "gradient_errors", "output_folder", "row"]
 
 SCHEMA = "tinygrad_helix.compare/1"
 
@@ -189,7 +189,7 @@ class Report:
         return paths
 
     def __str__(self) -> str:
-        return "\n\n".join(f"{title}\n{_aligned(lines)}" for title, lines in self._tables())
+        return "\n\n".join(f"{title}\n{aligned(lines)}" for title, lines in self._tables())
 
     def _repr_html_(self) -> str:
         html = ""
@@ -250,11 +250,12 @@ class Report:
         return tables
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
+def aligned(lines: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table as text: the first `left` columns flush left, the others flush right."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w)
+            cell.ljust(w) if i < left else cell.rjust(w)
             for i, (cell, w) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in lines

@@ -78,6 +78,7 @@ class Sweep:
             self.useful = _useful(self.nodes, self.keys)
             self.nodes = [node for node in self.nodes if node in self.useful]
         _check(self.nodes, create_graph)
+        self.checking = is_anomaly_detected()
         self.arrived: dict[Any, Sum] = {}
         self.pending: dict[Node, list[Sum | None]] = {}
         for root, value in zip(roots, cotangents, strict=True):
@@ -107,10 +108,15 @@ class Sweep:
         """Visit the nodes, the latest first."""
         ledger = memory.current_ledger()
         for node in self.nodes:
-            if node not in self.pending:
+            sums = self.pending.pop(node, None)
+            if sums is None:
                 continue
-            self._visit(node)
-            if not self.retain_graph:
+            if node.output_hooks:
+                self._hooked(node, sums)
+            if self.keys is not None or node.grads:
+                self._arrive(node, sums)
+            self._visit(node, sums)
+            if node.saved and not self.retain_graph:
                 node.release()
             if ledger is not None:
                 made = sum(
@@ -120,7 +126,9 @@ class Sweep:
                 )
                 ledger.event("backward", node.op.name, node.place, made)
         for node, sums in self.pending.items():  # targets below which nothing is wanted
-            self._arrive(node, self._hooked(node, sums))
+            if node.output_hooks:
+                self._hooked(node, sums)
+            self._arrive(node, sums)
         for leaf, total in self.arrived.items():
             if type(leaf) is Leaf and leaf.hooks:
                 name = "a leaf's gradient"
@@ -129,19 +137,17 @@ class Sweep:
                 total.value = value
         return self.arrived
 
-    def _visit(self, node: Node) -> None:
+    def _visit(self, node: Node, sums: list[Sum | None]) -> None:
         """One node: its vjp, then its results checked, shaped and sent down the edges."""
         op = node.op
-        sums = self._hooked(node, self.pending.pop(node))
-        self._arrive(node, sums)
         dys = tuple(
             [
                 entry.value if entry is not None else self._zeros(node, i, sums)
                 for i, entry in enumerate(sums)
             ]
         )
-        del sums
-        saved: dict[str, Any] = dict.fromkeys(op.saves)
+        sums.clear()  # from here on the cotangents live in `dys` alone
+        saved: dict[str, Any] = dict.fromkeys(op.saves) if op.saves else {}
         for s in node.saved or ():
             saved[s.label] = s.read(node, self.recorded)
         wants = node.needs if self.useful is None else self.useful[node]
@@ -160,13 +166,13 @@ class Sweep:
             )
         if node.hooks:
             results = self._node_hooks(node, node.hooks, results, dys)
-        if is_anomaly_detected():
+        if self.checking:
             for i, value in enumerate(results):
                 if wants[i]:
                     what = f"the cotangent of input {i}, from the vjp of {node!r},"
                     check_finite(plain(value), what)
-        for i, (edge, wanted) in enumerate(zip(node.edges, wants, strict=True)):
-            if wanted and edge is not None:
+        for i, edge in enumerate(node.edges):
+            if edge is not None and wants[i]:
                 value = self._fit(node, i, results[i])
                 first = type(edge[0]) is Leaf and edge[0] not in self.arrived
                 self.send(edge, value, first and _is_fresh(value, results, dys, saved))
@@ -183,13 +189,13 @@ class Sweep:
             if entry is not None and (node, index) in self.keys:
                 self.arrived[node, index] = Sum(entry.value, False)
 
-    def _hooked(self, node: Node, sums: list[Sum | None]) -> list[Sum | None]:
+    def _hooked(self, node: Node, sums: list[Sum | None]) -> None:
+        """Pass the cotangents of `node` through the hooks on its outputs, in `sums`."""
         for index, hooks in (node.output_hooks or {}).items():
             entry = sums[index]
             if entry is not None:
                 name = f"the cotangent of output {index} of {node!r}"
                 sums[index] = Sum(self._through(hooks, entry.value, name), False)
-        return sums
 
     def _through(self, hooks: Hooks, value: Any, name: str) -> Any:
         """A cotangent, passed through the hooks on it."""
@@ -241,6 +247,9 @@ class Sweep:
         """A vjp's result for input i: checked, un-broadcast, cast to the input's dtype."""
         shape, dtype = node.inputs[i]
         due = node.outputs[0][0] if node.op.broadcasts else shape
+        if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape == due:
+            if self.recorded is None:
+                return value  # the common case, checked at the least cost
         value = _array(value)
         of_array = is_array(value)
         if self.recorded is not None and of_array:

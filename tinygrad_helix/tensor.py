@@ -239,10 +239,18 @@ class Tensor(TensorMethods):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
+        """The memory itself, for another library: each sees what the other writes there,
+        the tape does not."""
         if self._requires_grad:
             raise GraphError(
                 "DLPack would share the memory of a Tensor that requires a gradient. Use "
                 "detach() first."
+            )
+        if any(step < 0 for step in self._data.strides):
+            raise ShapeError(
+                f"DLPack of a Tensor of shape {self.shape} with the strides "
+                f"{self._data.strides}: a negative one ends a process that uses PyTorch. "
+                "Share a copy: tensor(x)."
             )
         return self._data.__dlpack__(**kwargs)
 
@@ -333,7 +341,7 @@ class Tensor(TensorMethods):
         return new
 
     def __reduce__(self) -> Any:
-        self._only_leaves("pickle")
+        self._only_leaves("pickle or copy")
         grad = None if self.grad is None else self.grad._data
         return _unpickle, (type(self), self._data, self._requires_grad, grad)
 

@@ -115,7 +115,9 @@ def binary(op: type[Op], a: Any, b: Any, divide: bool = False) -> Any:
     """Apply an elementwise op of two promoted operands."""
     if a is None or b is None:
         raise DTypeError(f"{op.name} takes Tensors, arrays and numbers; got None.")
-    a, b = promote(a, b, divide=divide)
+    alike = type(a) is type(b) is Tensor and a.data.dtype is b.data.dtype
+    if not alike or a.data.dtype.kind != "f":
+        a, b = promote(a, b, divide=divide)
     try:
         return apply(op, a, b)
     except ValueError as error:
