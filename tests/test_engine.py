@@ -647,6 +647,18 @@ def test_arrays_in_arrays_out():
     assert isinstance(th.gated_scan(x.reshape(1, 2, 1), x.reshape(1, 2, 1))[0], np.ndarray)
 
 
+def test_scatter_add_adds_to_what_is_there():
+    backend = th.memory.backend_of(np.zeros(1))
+    values = np.array([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0]])
+    for index in (np.array([1, -1, 1]), (np.array([1, 2, 1]),), np.array([1, 2, 1])):
+        target = np.ones((3, 2))
+        backend.scatter_add(target, index, values)
+        assert target.tolist() == [[1, 1], [102, 203], [11, 21]]
+    target = np.ones(3)
+    backend.scatter_add(target, np.array([0, 0, 2]), values[:, 0])
+    assert target.tolist() == [12, 1, 101]
+
+
 # --- modes, threads, tasks
 
 

@@ -126,7 +126,7 @@ def test_random_ones_and_the_seed():
     # Every dtype gets the same numbers, rounded.
     half = th.randn(5, dtype=np.float16, generator=generators[2])
     assert np.array_equal(half.data, b.data.astype(np.float16))
-    assert th.rand(5000, dtype=np.float16).data.max() < 1
+    assert th.rand(200_000, dtype=np.float16).data.max() < 1  # some would round up to 1
     assert th.randn(2, requires_grad=True).requires_grad
 
 

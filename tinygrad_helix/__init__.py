@@ -26,6 +26,7 @@ from .create import (
 from .differentiate import backward, grad
 from .fused.policy import Budget, Keep
 from .gradcheck import gradcheck
+from .io import load, save
 from .memory import saved_bytes
 from .modes import detect_anomaly, enable_grad, is_grad_enabled, no_grad
 from .nn import Parameter, helix_block

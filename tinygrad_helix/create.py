@@ -196,7 +196,7 @@ def from_dlpack(source: Any) -> Tensor:
         raise
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise HelixError(
-            f"this {type(source).__name__} cannot be shared by DLPack ({error}). Detach it, "
-            "move it to the CPU or convert it first."
+            f"this {type(source).__name__} cannot be shared by DLPack ({error}). Detach "
+            "it, move it to the CPU or convert it first."
         ) from None
     return Tensor(array)

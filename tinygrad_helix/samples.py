@@ -27,7 +27,8 @@ class Sample:
     `names` are those of the arguments. `predicted` is the bytes that a formula gives for
     what the tape will keep, `parameters` not counted. `reference` computes the same in
     another way. `second` says whether there is a second derivative (None: there may be),
-    `gradient` whether there is any, `ops` which ops an audit looks at (None: all).
+    `gradient` whether there is any, `ops` which ops an audit looks at (None: all), and
+    `audit_values` are its own, for an op that needs some value only in rare places.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Sample:
     gradient: bool = True
     second: bool | None = True
     ops: frozenset[type[Op]] | None = None
+    audit_values: tuple[Any, ...] = ()
 
 
 Make = Callable[[np.random.Generator], list[Any]]
@@ -99,6 +101,9 @@ _COMPARISONS = ("equal", "greater", "greater_equal", "less", "less_equal", "not_
 _OPS |= {name: (getattr(ops, name), _TWO) for name in _COMPARISONS}
 _NO_GRADIENT = frozenset((*_COMPARISONS, "argmax", "astype"))
 
+# d(a^b)/db reads b where a is 0, and there alone: in each half of b, then.
+_BASES = np.array([[0.0, 1.5, 0.0, 2.5], [1.5, 0.0, 2.5, 0.0]])
+
 
 def op_names() -> list[str]:
     """Every op of the package, by name."""
@@ -115,6 +120,7 @@ def op_sample(name: str) -> Sample:
         argument_names(fn, len(values)),
         _tensors(values),
         gradient=name not in _NO_GRADIENT,
+        audit_values=_tensors([_BASES, values[1] + 1]) if name == "pow" else (),
     )
 
 
@@ -173,7 +179,9 @@ def _block(mode: str, policy: Any, state: bool) -> Sample:
     rng = np.random.default_rng(0)
     weights = dict(nn.HelixBlock(D, dtype=np.float64, generator=rng).named_parameters())
     given: dict[str, Any] = {"x": rng.standard_normal(_SHAPE)}
-    given |= {name: w.data + 0.1 * rng.standard_normal(w.shape) for name, w in weights.items()}
+    given |= {
+        name: w.data + 0.1 * rng.standard_normal(w.shape) for name, w in weights.items()
+    }
     if state:
         given |= {"h0": rng.standard_normal((B, D)), "reset": _RESET}
     saved = predict_saved(mode, policy, _SHAPE, "float64", h0=state, reset=state)
@@ -197,7 +205,7 @@ def _block(mode: str, policy: Any, state: bool) -> Sample:
 _FLOAT64 = {"dtype": np.float64}
 _TOKENS = np.array([[1, 4, 2, 0], [3, 3, 1, 2]])
 
-# What each layer is made with, and its input.
+# What each layer is made with, and its input: ints, or the shape of floats.
 LAYERS: dict[str, tuple[dict[str, Any], Any]] = {
     "Linear": ({"in_features": 4, "out_features": 3}, (2, 5, 4)),
     "Embedding": ({"vocab": 5, "dim": 3}, _TOKENS),
@@ -220,24 +228,28 @@ def _layer(name: str, settings: dict[str, Any], given: Any) -> Sample:
     rng = np.random.default_rng(0)
     module = getattr(nn, name)(**settings, dtype=np.float64)
     named = dict(module.named_parameters())
-    values = [rng.standard_normal(p.shape) for p in named.values()]
     x = rng.standard_normal(given) if isinstance(given, tuple) else given
-
-    def fn(x: Any, *weights: Any) -> Any:
-        for path, w in zip(named, weights, strict=True):
-            _assign(module, path, w)
-        return module.loss(x, x[:, ::-1]) if name == "HelixLM" else module(x)
-
+    inputs = {"x": x}
     if name == "HelixLM":
+        inputs = {"tokens": x, "targets": x[:, ::-1].copy()}
         predicted = module.predict_saved(*x.shape)
     else:
         predicted = module.predict_saved(x.shape, x.dtype)
+
+    def fn(*values: Any) -> Any:
+        given, weights = values[: len(inputs)], values[len(inputs) :]
+        for path, w in zip(named, weights, strict=True):
+            _assign(module, path, w)
+        return module.loss(*given) if name == "HelixLM" else module(*given)
+
     mode = settings.get("mode")
     return Sample(
         f"{name} {mode}" if mode else name,
         fn,
-        ("x", *named),
-        _tensors([x, *values]),
+        (*inputs, *named),
+        _tensors(
+            [*inputs.values(), *(rng.standard_normal(p.shape) for p in named.values())]
+        ),
         parameters=frozenset(named),
         predicted=sum(predicted.values()),
         second=mode != "fused",

@@ -34,8 +34,6 @@ from .elementwise import (
     pow,
     reciprocal,
     rsqrt,
-    sigmoid,
-    silu,
     softplus,
     sqrt,
     sub,
@@ -44,6 +42,7 @@ from .elementwise import (
 from .index import embedding, getitem
 from .join import cat, split, stack
 from .linalg import matmul
+from .logistic import sigmoid, silu
 from .loss import cross_entropy
 from .norm import log_softmax, rms_norm, softmax
 from .operands import zeros as zeros  # (shape, like): not the constructor

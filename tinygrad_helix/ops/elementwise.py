@@ -3,15 +3,14 @@
 import math
 from typing import Any
 
-import numpy as np
-
 from ..op import Input, Op, Output, apply
 from .choice import equal, greater_equal, where
-from .operands import accumulator, binary, floating
+from .logistic import sigmoid
+from .operands import binary, floating
 
 __all__ = [
-    "add", "div", "exp", "log", "mul", "neg", "pow", "reciprocal", "rsqrt", "sigmoid",
-    "silu", "softplus", "sqrt", "sub", "tanh",
+    "add", "div", "exp", "log", "mul", "neg", "pow", "reciprocal", "rsqrt",
+    "softplus", "sqrt", "sub", "tanh",
 ]  # fmt: skip
 
 
@@ -270,69 +269,6 @@ class Reciprocal(Op):
 def reciprocal(x: Any) -> Any:
     """1/x. Keeps its result."""
     return apply(Reciprocal, floating(x))
-
-
-# Where e^z is still finite: the result there is below any normal number.
-_EXP_BOUND = {np.dtype(np.float32): 88.0, np.dtype(np.float64): 709.0}
-
-
-def _sigmoid(xp: Any, x: Any) -> Any:
-    """1 / (1 + e^min(-x, bound)), in one new array."""
-    dtype = accumulator(x.dtype)
-    z = xp.empty(x.shape, dtype)
-    xp.negative(x, out=z)
-    xp.minimum(z, _EXP_BOUND[dtype], out=z)
-    xp.exp(z, out=z)
-    z += 1
-    xp.divide(1, z, out=z)
-    return z.astype(x.dtype, copy=False)
-
-
-class Sigmoid(Op):
-    """y = 1 / (1 + e^(-x))      dx = dy · y · (1 - y)      keeps y."""
-
-    saves = {"y": Output()}
-
-    @staticmethod
-    def forward(xp, x, *, needs):
-        y = _sigmoid(xp, x)
-        return y, {"y": y}
-
-    @staticmethod
-    def vjp(dy, saved, *, needs, inputs):
-        y = saved["y"]
-        return (dy * (y * (1 - y)),)
-
-
-def sigmoid(x: Any) -> Any:
-    """1 / (1 + e^(-x)), without overflow for any x. Keeps its result."""
-    return apply(Sigmoid, floating(x))
-
-
-class Silu(Op):
-    """y = x · s, s = sigmoid(x)      dx = dy · s · (1 + x · (1 - s))      keeps x."""
-
-    saves = {"x": Input(0)}
-
-    @staticmethod
-    def forward(xp, x, *, needs):
-        y = _sigmoid(xp, x)
-        y *= x
-        return y, {"x": x}
-
-    @staticmethod
-    def vjp(dy, saved, *, needs, inputs):
-        x = saved["x"]
-        s = sigmoid(x)
-        return (dy * (s * (1 + x * (1 - s))),)
-
-
-def silu(x: Any) -> Any:
-    """x · sigmoid(x). Keeps x.
-
-    Elfwing, Uchibe, Doya, "Sigmoid-weighted linear units", 2017.
-    """
-    return apply(Silu, floating(x))
 
 
 class Tanh(Op):

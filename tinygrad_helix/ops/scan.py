@@ -93,7 +93,7 @@ class GatedScanGrad(Op):
         dtype = accumulator(dh.dtype)
         g = xp.empty(dh.shape, dtype)
         da = xp.empty(dh.shape if wants[0] else (0,), dh.dtype)
-        carry = dlast  # the part of G_t that comes from later steps
+        carry = dlast.astype(dtype)  # the part of G_t that comes from later steps
         for t in reversed(range(steps)):
             step = g[:, t]
             xp.add(dh[:, t], carry, out=step)
@@ -102,16 +102,14 @@ class GatedScanGrad(Op):
                 if before is None:
                     da[:, t] = 0
                 else:
-                    da[:, t] = step * before
+                    xp.multiply(step, before, out=da[:, t], casting="same_kind")
                     if reset is not None:
                         da[:, t][reset[:, t]] = 0
-            carry = step * a[:, t]
+            xp.multiply(step, a[:, t], out=carry)
             if reset is not None:
                 carry[reset[:, t]] = 0
         g = g.astype(dh.dtype, copy=False)
-        dh0 = xp.asarray(carry, dh.dtype) if wants[1] else xp.empty((0,), dh.dtype)
-        if dh0 is dlast:
-            dh0 = dlast.copy()  # no steps: the gradient passes through
+        dh0 = carry.astype(dh.dtype, copy=False) if wants[1] else xp.empty((0,), dh.dtype)
         return (da, g, dh0), {"a": a, "h": h, "h0": h0, "reset": reset, "g": g}
 
     @staticmethod
