@@ -264,6 +264,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     args = _parser().parse_args(argv)
     try:
+        if args.json and args.json != "-":
+            commands.check_writable(args.json)
         return args.run(args)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,6 +7,8 @@ import os
 import platform
 import shutil
 import sys
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import numpy as np
 from . import __version__
 from .errors import HelixError
 
-__all__ = ["check", "compare", "info"]
+__all__ = ["bench", "check", "check_writable", "compare", "info"]
 
 
 def _unicode() -> bool:
@@ -27,17 +29,23 @@ def _unicode() -> bool:
     return True
 
 
-def _write_json(value: Any, file: str) -> None:
-    text = json.dumps(value, indent=1)
-    if file == "-":
-        print(text)
-        return
+def check_writable(file: str) -> None:
+    """Refuse a --json FILE that cannot be written, before any work is done for it."""
     try:
-        Path(file).write_text(text + "\n", encoding="utf-8")
+        with open(file, "a"):
+            pass
     except OSError as error:
         raise HelixError(
             f"--json {file!r} cannot be written ({error.strerror}). Choose another file."
         ) from None
+
+
+def _write_json(value: Any, file: str) -> None:
+    text = json.dumps(value, indent=1)
+    if file == "-":
+        print(text)
+    else:
+        Path(file).write_text(text + "\n", encoding="utf-8")
 
 
 def _versions() -> dict[str, str]:
@@ -179,10 +187,62 @@ def check(args: argparse.Namespace) -> int:
             _write_json(to_json(rows, config | {"versions": _versions()}), args.json)
         if rows and args.json != "-":
             print(table(rows))
-            parts = [f"{n} {what}" for what, n in counts.items() if what != "targets"]
-            what = f"{counts['targets']} targets" if len(args.target) > 1 else "in all"
-            print(f"\n{len(rows)} checked; {what}: {', '.join(parts)}")
+            print(f"\n{_verdicts(args.target, rows, counts)}")
     return 1 if counts.keys() & {"failed", "error"} else 0
+
+
+def _verdicts(targets: list[str], rows: list[Any], counts: dict[str, int]) -> str:
+    """The last line: how many rows came out as what, and how many targets."""
+    of_rows = Counter(row.verdict for row in rows)
+    text = f"{len(rows)} checked: {_listed(of_rows)}"
+    if len(targets) > 1:
+        rest = {what: n for what, n in counts.items() if what != "targets"}
+        text += f"; {counts['targets']} targets: {_listed(rest)}"
+    return text
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{n} {what}" for what, n in counts.items())
+
+
+# --- bench
+
+
+def bench(args: argparse.Namespace) -> int:
+    """Time what the rows name and print the ratios."""
+    from .bench import bench, machine, table, to_json
+    from .peers import PEERS, installed
+
+    found = installed() if args.peers else {}
+    config = {
+        "rows": args.row,
+        "repeats": args.repeats,
+        "quick": args.quick,
+        "peers": found,
+        "machine": machine(),
+        "versions": _versions(),
+    }
+    missing = [name for name in PEERS if args.peers and name not in found]
+    if missing:
+        print(f"not installed, left out: {', '.join(missing)}", file=sys.stderr)
+    rows = bench(args.row, repeats=args.repeats, quick=args.quick, with_peers=args.peers)
+    if args.json:
+        _write_json(to_json(rows, config), args.json)
+    if args.json != "-":
+        print(_head(config, rows[0].repeats))
+        print(table(rows))
+    return 0
+
+
+def _head(config: dict[str, Any], repeats: int) -> str:
+    at, versions = config["machine"], config["versions"] | config["peers"]
+    names = ("numpy", *config["peers"])
+    return (
+        f"{at['processor']}, {at['cores']} cores, load {at['load']}; {at['blas']} "
+        f"{at['blas_version'] or ''}, {at['threads']} threads; "
+        + ", ".join(f"{name} {versions[name]}" for name in names)
+        + f"; medians of {repeats} turns\n"
+    )
 
 
 # --- info

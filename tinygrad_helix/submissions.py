@@ -5,6 +5,7 @@ of its own and in bounded time.
 """
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -158,6 +159,8 @@ def _in_a_process(job: dict[str, Any], timeout: float) -> list[Row]:
                 timeout=timeout,
             ).returncode
             how = f"ended its process, exit status {ended}"
+            if ended < 0:
+                how = f"had its process killed by {signal.Signals(-ended).name}"
         except subprocess.TimeoutExpired:
             how = (
                 f"took longer than {timeout:g} s. Make its inputs smaller (--set) or give "

@@ -247,9 +247,9 @@ class Sweep:
         """A vjp's result for input i: checked, un-broadcast, cast to the input's dtype."""
         shape, dtype = node.inputs[i]
         due = node.outputs[0][0] if node.op.broadcasts else shape
-        if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape == due:
-            if self.recorded is None:
-                return value  # the common case, checked at the least cost
+        plain_array = self.recorded is None and type(value) is np.ndarray
+        if plain_array and value.dtype is dtype and value.shape == shape == due:
+            return value  # the common case, checked at the least cost
         value = _array(value)
         of_array = is_array(value)
         if self.recorded is not None and of_array:

@@ -123,10 +123,14 @@ def told(what: str, error: BaseException) -> str:
     places = []
     at = error.__traceback__
     while at is not None:
-        places.append((at.tb_frame.f_code.co_filename, at.tb_lineno))
+        file = at.tb_frame.f_code.co_filename
+        if not file.startswith("<"):  # the import machinery is frozen
+            places.append((file, at.tb_lineno))
         at = at.tb_next
     users = [place for place in places if not place[0].startswith(_PACKAGE)]
-    line = " at {}:{}".format(*(users or places)[-1]) if places else ""
+    line = ""
+    if places and not isinstance(error, SyntaxError):  # it says its line itself
+        line = " at {}:{}".format(*(users or places)[-1])
     message = " ".join(str(error).split()).removesuffix(".")
     colon = ": " if message else ""
     return f"{what} raised {type(error).__name__}{colon}{message}{line}."
@@ -192,6 +196,12 @@ def load_target(
             "Tensor is due."
         )
     names = tuple(getattr(module, "parameters", ()))
+    strangers = [name for name in names if name not in made]
+    if strangers:
+        raise TargetError(
+            f"parameters of {spec!r} names {', '.join(strangers)}, which are no inputs. "
+            f"The inputs are: {', '.join(made) or 'none'}."
+        )
     wrapped = {k: _told(f"{k}() of {spec!r}", fn) for k, fn in found.items()}
     return Target(spec, wrapped, dict(made), names, classes)
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 __all__ = ["PIECE", "TILE_ROWS", "Tile", "Tiled", "gemm", "tiles"]
 
-# Rows of a tile. A step of the HELIX block, forward and backward, over its 12 products
-# alone (float32, 2 cores with 1 MiB of L2 each, least of 15 interleaved runs), at
-# (8, 512, 512): 256 rows 1.38, 512 1.32, 1024 1.30, 2048 1.31; at (8, 128, 256): 512 and
-# 1024 rows 1.52. Scratch grows with the rows.
+# Most rows of a tile. A step of the HELIX block, forward and backward, over its 12 products
+# alone (float32, 2 cores with 1 MiB of L2 each, least of 15 to 25 interleaved runs), at
+# (8, 512, 512): 256 rows 1.38, 512 1.32, 1024 1.30, 2048 1.31; at (8, 128, 256): 256 rows
+# 1.60, 512 and 1024 1.52. Scratch grows with the rows.
 TILE_ROWS = 1024
 
 # Elements of a piece: elementwise work goes over a tile in pieces that stay in the L2 from
