@@ -59,7 +59,7 @@ def test_compare_prints_tables_and_writes_a_report(compared):
 
 
 def test_compare_against(compared):
-    result, folder = compared
+    _, folder = compared
     old = json.loads((folder / "all.json").read_text())
     old["rows"][2]["saved_bytes"]["counted"] -= 4
     (folder / "old.json").write_text(json.dumps(old))

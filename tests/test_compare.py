@@ -107,7 +107,8 @@ def test_bytes_outside_the_tape_are_found():
     report = th.compare({"hidden": fn}, {"x": leaf(8, 8)}, repeats=1)
     (found,) = report.check()
     assert found == (
-        "block, hidden: 256 saved bytes counted, 512 measured: 256 are kept outside the tape."
+        "block, hidden: 256 saved bytes counted, 512 measured: 256 are kept outside the "
+        "tape."
     )
 
 

@@ -146,8 +146,9 @@ class SavedTensor:
             given = getattr(value, "shape", None), getattr(value, "dtype", None)
             if given != (self.shape, self.dtype):
                 raise GraphError(
-                    f"the unpack hook of the saved tensor '{self.label}' returned {given[0]} "
-                    f"{given[1]}; a Tensor of {self.shape} {self.dtype} was packed."
+                    f"the unpack hook of the saved tensor '{self.label}' returned "
+                    f"{given[0]} {given[1]}; a Tensor of {self.shape} {self.dtype} was "
+                    "packed."
                 )
             value = plain(value)
         if wrap is None or not is_array(value):
