@@ -515,9 +515,9 @@ def test_one_gradient_takes_its_own_products_only(wanted, monkeypatch):
         leaf.requires_grad = n == wanted
     calls = []
 
-    def gemm(xp, a, b, out):
+    def gemm(a, b, out):
         calls.append(out.shape)
-        xp.matmul(a, b, out=out)
+        np.matmul(a, b, out=out)
 
     monkeypatch.setattr(tiles, "tiles", lambda B, T: [tiles.Tile(0, B, 0, T, 0, B * T)])
     for module in (helix, tiles):

@@ -212,9 +212,9 @@ def test_the_products_that_run_are_those_of_the_table(monkeypatch):
     needs = (True,) * 10 + (False,) * 2
     flops = []
 
-    def gemm(xp, a, b, out):
+    def gemm(a, b, out):
         flops.append(2 * a.shape[0] * a.shape[1] * b.shape[1])
-        xp.matmul(a, b, out=out)
+        np.matmul(a, b, out=out)
 
     for module in (helix, tiles):
         monkeypatch.setattr(module, "gemm", gemm)

@@ -180,6 +180,8 @@ def _agreement(row: Row, sample: Sample) -> str:
         want = _results(reference, sample, count)
     except Exception:  # its own row says so
         return "-"
+    if not count:
+        return "-"
     got = _results(sample.fn, sample, count)
     for name, value in want.items():
         if got[name].shape != value.shape:

@@ -15,7 +15,7 @@ from .nn.helix import helix_block
 from .optim import AdamW
 from .tensor import Tensor
 
-__all__ = ["CONTESTS", "LARGE", "Contest", "blas", "products", "threads"]
+__all__ = ["CONTESTS", "LARGE", "Contest", "blas", "products", "threads", "training"]
 
 _CHAIN = 100
 _EPS = 1e-5
@@ -201,7 +201,8 @@ def _model(beside: frozenset[str]) -> Contest:
     for mode in ("fused", "composed"):
         rng = np.random.default_rng(0)
         model = nn.HelixLM(VOCABULARY, dim, layers, mode=mode, eps=_EPS, generator=rng)
-        steps[mode] = _training(model, tokens, targets)
+        optimizer = AdamW(list(model.parameters()), lr=LEARNING_RATE)
+        steps[mode] = training(model, optimizer, tokens, targets)
     ratios = [("model fused", "fused", "composed")]
     if "torch" in beside:
         rng = np.random.default_rng(0)
@@ -220,8 +221,8 @@ def _model(beside: frozenset[str]) -> Contest:
     return Contest((batch, seq, dim), steps, ratios, tuple(steps))
 
 
-def _training(model: Any, tokens: Any, targets: Any) -> Callable[[], Any]:
-    optimizer = AdamW(list(model.parameters()), lr=LEARNING_RATE)
+def training(model: Any, optimizer: Any, tokens: Any, targets: Any) -> Callable[[], Any]:
+    """A training step on one batch, whose loss before the step it returns."""
 
     def step() -> Any:
         loss = model.loss(tokens, targets)

@@ -162,7 +162,7 @@ class FusedAux(Tiled):
 
     def _a(self, out: Any) -> None:
         bias = self.inputs["wa"][-1]
-        gemm(self.xp, self.value("rms1"), self.folded("wa"), out)
+        gemm(self.value("rms1"), self.folded("wa"), out)
         for p in self.pieces(out.shape[1]):
             out[p] += bias
             _sigmoid(self.xp, out[p], out[p])
@@ -180,7 +180,7 @@ class FusedAux(Tiled):
     def _h(self, out: Any) -> None:
         tile, h0 = self.tile, self.inputs["h0"]
         gates = self.gates()
-        gemm(self.xp, self.value("rms1"), self.folded("wb"), out)
+        gemm(self.value("rms1"), self.folded("wb"), out)
         carry = before = self.last_state()
         if tile.t0 == 0:
             carry[...] = 0 if h0 is None else h0[tile.b0 : tile.b1]
@@ -224,7 +224,7 @@ class FusedAux(Tiled):
             self.silu(hg, out[p])
 
     def _out1(self, out: Any) -> None:
-        gemm(self.xp, self.value("s2"), self.inputs["wo"], out)
+        gemm(self.value("s2"), self.inputs["wo"], out)
         out += self.value("x")
 
     def _rms2(self, out: Any) -> None:
@@ -238,9 +238,9 @@ class FusedAux(Tiled):
 
     def _f1(self, out: Any) -> None:
         if "xn2" in self.arrays:
-            gemm(self.xp, self.value("xn2"), self.inputs["wf1"], out)
+            gemm(self.value("xn2"), self.inputs["wf1"], out)
         else:
-            gemm(self.xp, self.value("rms2"), self.folded("wf1"), out)
+            gemm(self.value("rms2"), self.folded("wf1"), out)
 
     def branch(self) -> Any:
         """f2·g4, the last step of the forward pass; f2 is filled if it is to be kept."""
@@ -251,10 +251,10 @@ class FusedAux(Tiled):
         out = self.scratch("operand", tile.rows, self.shape[2])
         if "f2" in self.arrays:
             f2 = self.arrays["f2"][tile.r0 : tile.r1]
-            gemm(xp, sf, self.inputs["wf2"], f2)
+            gemm(sf, self.inputs["wf2"], f2)
             xp.multiply(f2, self.inputs["g4"], out=out)
         else:
-            gemm(xp, sf, self.folded("wf2"), out)
+            gemm(sf, self.folded("wf2"), out)
         return out
 
     # --- steps on pieces and tiles that the backward pass has too
@@ -375,7 +375,7 @@ class FusedHelix(Op):
                 sf = aux.scratch("wide1", n, 2 * D)
             if todo.pre:
                 dpre = aux.scratch("wide2", n, 2 * D)
-                gemm(xp, gy, aux.folded("wf2").T, dpre)
+                gemm(gy, aux.folded("wf2").T, dpre)
                 for p in aux.pieces(2 * D):
                     aux.silu_backward(f1[p], dpre[p], sf[p], known=False)
             elif M is not None:
@@ -398,7 +398,7 @@ class FusedHelix(Op):
                 aux.add_product(grads["wf1"], xn2.T, dpre)
             if todo.dxn2:
                 w = wf1 if todo.gg3_by_rows else aux.folded("wf1")
-                gemm(xp, dpre, w.T, dout1)
+                gemm(dpre, w.T, dout1)
             for p in aux.pieces(D):
                 if todo.gg3_by_rows:
                     aux.add_columns(gg3, dout1[p], rms2[p])
@@ -416,7 +416,7 @@ class FusedHelix(Op):
                 s2 = aux.value("s2")
             if todo.hidden:
                 h = aux.value("h")
-                gemm(xp, dout1, wo.T, dh)
+                gemm(dout1, wo.T, dh)
                 for p in aux.pieces(D):
                     hg = aux.temporary(0, dh[p])
                     xp.multiply(h[p], g2, out=hg)
@@ -462,8 +462,8 @@ class FusedHelix(Op):
                 continue
             dxn, part = aux.scratch("gy", n, D), aux.scratch("rms2", n, D)
             by_rows = todo.gg1_by_rows
-            gemm(xp, gua, (wa[:D] if by_rows else aux.folded("wa")).T, dxn)
-            gemm(xp, gub, (wb if by_rows else aux.folded("wb")).T, part)
+            gemm(gua, (wa[:D] if by_rows else aux.folded("wa")).T, dxn)
+            gemm(gub, (wb if by_rows else aux.folded("wb")).T, part)
             for p in aux.pieces(D):
                 dxn[p] += part[p]
                 if by_rows:

@@ -7,6 +7,8 @@ through all of its steps. Tiles depend on the shape alone and are visited in a f
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..backend import backend_of
+
 __all__ = ["PIECE", "TILE_ROWS", "Tile", "Tiled", "gemm", "tiles"]
 
 # Most rows of a tile. A step of the HELIX block, forward and backward, over its 12 products
@@ -69,9 +71,9 @@ def tiles(B: int, T: int) -> list[Tile]:
     return result
 
 
-def gemm(xp: Any, a: Any, b: Any, out: Any) -> None:
+def gemm(a: Any, b: Any, out: Any) -> None:
     """out = a b. Every matrix product of a fused node goes through here."""
-    xp.matmul(a, b, out=out)
+    backend_of(out).matmul(a, b, out)
 
 
 class Tiled:
@@ -145,8 +147,8 @@ class Tiled:
     def add_product(self, total: Any, a: Any, b: Any) -> None:
         """total += a b, in a pass over the tiles from the last to the first."""
         if self.tile is self.tiles[-1]:
-            gemm(self.xp, a, b, total)
+            gemm(a, b, total)
         else:
             part = self.scratch("product", *total.shape)
-            gemm(self.xp, a, b, part)
+            gemm(a, b, part)
             total += part

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from ..backend import backend_of
 from ..errors import DTypeError, ShapeError
 from ..op import Input, Op, apply
 from .operands import plain, promote, same_float
@@ -12,14 +13,14 @@ from .view import reshape, transpose
 __all__ = ["matmul"]
 
 
-def _product(xp: Any, a: Any, b: Any) -> Any:
+def _product(a: Any, b: Any) -> Any:
     """a @ b, with the leading axes of `a` folded into one product where b is a matrix."""
+    matmul = backend_of(a).matmul
     if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous:
         rows = math.prod(a.shape[:-1])
-        return xp.matmul(a.reshape(rows, a.shape[-1]), b).reshape(
-            *a.shape[:-1], b.shape[-1]
-        )
-    return xp.matmul(a, b)
+        y = matmul(a.reshape(rows, a.shape[-1]), b)
+        return y.reshape(*a.shape[:-1], b.shape[-1])
+    return matmul(a, b)
 
 
 def _swapped(x: Any) -> Any:
@@ -51,7 +52,7 @@ class Matmul(Op):
     @staticmethod
     def forward(xp, a, b, *, needs):
         saved = {"a": a if needs[1] else None, "b": b if needs[0] else None}
-        return _product(xp, a, b), saved
+        return _product(a, b), saved
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs):
