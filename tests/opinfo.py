@@ -373,4 +373,7 @@ COMPARISONS = [
 ]  # fmt: skip
 
 OPS = ARITHMETIC + FUNCTIONS + REDUCTIONS + SHAPES + PRODUCTS + SCANS + COMPARISONS
+from opinfo_more import MORE  # noqa: E402  (its rows are made of what is above)
+
+OPS += MORE
 DIFFERENTIABLE = [info for info in OPS if info.gradient]

@@ -641,6 +641,37 @@ def test_O23_ties_share_evenly():
     same(x.grad, np.full((2, 3), 1 / 6))
 
 
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 1)])
+@pytest.mark.parametrize("ord", [1, 2, np.inf])
+def test_O24_the_norm_at_zero(axis, ord):
+    """https://github.com/HIPS/autograd/issues/151"""
+    x, w = leaf(np.zeros((2, 3))), leaf(np.ones((2, 3)))
+    th.norm(w * x, ord, axis=axis).sum().backward()
+    same(w.grad, np.zeros((2, 3)))  # nothing spreads to a weight
+    same(x.grad, np.zeros((2, 3)))
+
+
+def test_O24_only_the_rows_that_are_zero():
+    x = leaf([[0.0, 0.0], [3.0, -4.0]])
+    th.norm(x, axis=1).sum().backward()
+    same(x.grad, [[0.0, 0.0], [0.6, -0.8]])
+    x = leaf([[2.0, 2.0], [1.0, 3.0]])
+    th.std(x, axis=1).sum().backward()
+    same(x.grad, [[0.0, 0.0], [-0.5, 0.5]])
+
+
+def test_O24_kinks():
+    x = leaf(np.zeros(3))
+    th.norm(x).backward()
+    same(x.grad, [0.0, 0.0, 0.0])
+    x = leaf([0.0, -3.0, 2.0])
+    x.abs().sum().backward()
+    same(x.grad, [0.0, -1.0, 1.0])
+    x = leaf([0.0, -3.0, 2.0])
+    x.relu().sum().backward()
+    same(x.grad, [0.0, 0.0, 1.0])
+
+
 # --- overflow
 
 
@@ -776,6 +807,51 @@ def test_O32_negative_axes_of_a_transpose():
     (y * T(np.arange(24.0).reshape(4, 2, 3))).sum().backward()
     same(x.grad, np.arange(24.0).reshape(4, 2, 3).transpose(1, 2, 0))
     same(x.grad.numpy()[0], [[0, 6, 12, 18], [1, 7, 13, 19], [2, 8, 14, 20]])
+
+
+def test_O32_negative_axes_of_permute():
+    x = leaf(np.arange(6.0).reshape(2, 3))
+    (x.permute(-1, -2) * T(np.arange(6.0).reshape(3, 2))).sum().backward()
+    same(x.grad, [[0.0, 2.0, 4.0], [1.0, 3.0, 5.0]])
+    x = leaf(np.zeros((2, 3, 4)))
+    (x.permute(-1, 0, 1) * T(np.arange(24.0).reshape(4, 2, 3))).sum().backward()
+    same(x.grad.numpy()[0], [[0, 6, 12, 18], [1, 7, 13, 19], [2, 8, 14, 20]])
+    for op in (
+        lambda x: x.swapaxes(-1, 0),
+        lambda x: x.flip((-1, 0)),
+        lambda x: x.unsqueeze(-2).squeeze(-2),
+        lambda x: x.cumsum(-1),
+        lambda x: x.sort(-2)[0],
+        lambda x: x.chunk(2, -1)[1],
+        lambda x: x.gather(np.array([[[1]], [[0]]]), -2),
+    ):
+        data = np.random.default_rng(0).standard_normal((2, 3, 4))
+        assert th.gradcheck(op, leaf(data), jacobian=True)
+
+
+def test_O33_products_with_zeros():
+    """https://github.com/pytorch/pytorch/issues/773"""
+    x = leaf([2.0, 0.0, 3.0, 4.0])
+    x.prod().backward()
+    same(x.grad, [0.0, 24.0, 0.0, 0.0])
+    x = leaf([2.0, 0.0, 3.0, 4.0])
+    x.cumprod(0).sum().backward()
+    same(x.grad, [1.0, 32.0, 0.0, 0.0])
+    x = leaf([0.0, 2.0, 0.0])
+    x.prod().backward()
+    same(x.grad, [0.0, 0.0, 0.0])
+
+
+def test_O33_rows_with_no_zero_with_one_and_with_two():
+    x = leaf([[1.0, 2.0, 3.0], [0.0, 2.0, 3.0], [0.0, 2.0, 0.0]])
+    x.prod(axis=1).sum().backward()
+    same(x.grad, [[6.0, 3.0, 2.0], [6.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    x = leaf([[1.0, 0.0], [5.0, 7.0]])
+    x.cumprod(axis=0).sum().backward()
+    same(x.grad, [[6.0, 8.0], [1.0, 0.0]])
+    x = leaf([0.0, 0.0, 5.0])  # second derivatives: only that by the two zeros is left
+    (g,) = th.grad(x.prod(), x, create_graph=True)
+    same(th.grad(g[0], x)[0], [0.0, 5.0, 0.0])
 
 
 # --- matmul, cat, split

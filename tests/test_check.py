@@ -23,6 +23,7 @@ def run(*args, cwd, **env):
         [sys.executable, "-m", "tinygrad_helix", "check", *map(str, args)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", **env},
+        input="y\n" * 9,  # for a target that asks: it must not get it
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -223,6 +224,12 @@ def test_a_good_file(rows_of):
             [("n * f * dtype", "2 * n * f * dtype")],
             {"audit"},
             ["176 saved bytes are predicted, and 112 counted."],
+        ),
+        (
+            [('"y": y}', '"y": y, "more": [y + 1.0]}'),
+             ('"y": th.Output(0)}', '"y": th.Output(0), "more": th.Constant()}')],
+            {"audit"},
+            ["112 saved bytes are counted on the tape, and 176 measured", "kept outside"],
         ),
         (
             [("1 - y * y", "1 - constant(y) ** 2"),

@@ -96,10 +96,49 @@ _OPS: dict[str, tuple[Callable[..., Any], Make]] = {
     ),
 } | {name: (getattr(ops, name), _floats((3, 4), (4,))) for name in ("maximum", "minimum")}
 
+_ROWS = np.array([[2, 0, 2, 1], [1, 1, 0, 2]])
+_OPS |= {
+    "causal_conv1d": (
+        ops.causal_conv1d,
+        _floats((2, 4, 2), (2, 3), (2,), (2, 2, 2)),
+    ),
+    "chunk": (lambda x: ops.chunk(x, 2, axis=1), _ONE),
+    "clip": (lambda x: ops.clip(x, -1.0, 0.5), _ONE),
+    "conv2d": (
+        lambda x, weight, bias: ops.conv2d(x, weight, bias, stride=2, padding=1),
+        _floats((2, 2, 4, 3), (2, 2, 3, 2), (2,)),
+    ),
+    "dropout": (lambda x: ops.dropout(x, generator=np.random.default_rng(1)), _ONE),
+    "einsum": (
+        lambda a, b: ops.einsum("bij,bkj->bik", a, b),
+        _floats((2, 2, 3), (2, 2, 3)),
+    ),
+    "expand": (lambda x: ops.expand(x, 2, -1, 4), _floats((3, 1))),
+    "gather": (lambda x, index: ops.gather(x, index, 0), _and(_ONE, _ROWS)),
+    "layer_norm": (ops.layer_norm, _floats((2, 3, 4), (4,), (4,))),
+    "log1p": (ops.log1p, _POSITIVE),
+    "masked_fill": (lambda x: ops.masked_fill(x, np.arange(4) % 2 == 0, -7.0), _ONE),
+    "max_pool2d": (lambda x: ops.max_pool2d(x, 2), _floats((2, 1, 4, 5))),
+    "min": (lambda x: ops.min(x, axis=1), _ONE),
+    "one_hot": (lambda index: ops.one_hot(index, 3), lambda rng: [_ROWS]),
+    "pad": (lambda x: ops.pad(x, ((1, 0), (2, 3)), 0.5), _ONE),
+    "permute": (lambda x: ops.permute(x, 2, 0, 1), _floats((2, 3, 4))),
+    "scatter_add": (
+        lambda x, source, index: ops.scatter_add(x, index, source, 0),
+        _and(_floats((3, 4), (2, 4)), _ROWS),
+    ),
+    # The gradient of the sign is 0 everywhere, which a product shows.
+    "sign": (lambda x: ops.sign(x) * x, _ONE),
+    "swapaxes": (lambda x: ops.swapaxes(x, 0, -1), _floats((2, 3, 4))),
+    "take": (lambda x, index: ops.take(x, index, axis=1), _and(_ONE, _ROWS)),
+    "topk": (lambda x: ops.topk(x, 2), _ONE),
+    "unsqueeze": (lambda x: ops.unsqueeze(x, 1), _ONE),
+}
+
 # Their results are bools or numbers of places: no gradient.
 _COMPARISONS = ("equal", "greater", "greater_equal", "less", "less_equal", "not_equal")
 _OPS |= {name: (getattr(ops, name), _TWO) for name in _COMPARISONS}
-_NO_GRADIENT = frozenset((*_COMPARISONS, "argmax", "astype"))
+_NO_GRADIENT = frozenset((*_COMPARISONS, "argmax", "argmin", "astype", "one_hot"))
 
 # d(a^b)/db reads b where a is 0, and there alone: in each half of b, then.
 _BASES = np.array([[0.0, 1.5, 0.0, 2.5], [1.5, 0.0, 2.5, 0.0]])

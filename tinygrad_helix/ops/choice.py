@@ -1,4 +1,4 @@
-"""Choosing between values (maximum, minimum, where), comparing them, casting them."""
+"""Choosing between values (maximum, clip, where, ...), comparing them, casting them."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from ..tensor import Tensor
 from .operands import binary, plain, promote
 
 __all__ = [
-    "astype", "equal", "greater", "greater_equal", "less", "less_equal", "maximum",
-    "minimum", "not_equal", "where",
+    "astype", "clip", "equal", "greater", "greater_equal", "less", "less_equal",
+    "masked_fill", "maximum", "minimum", "not_equal", "tril", "triu", "where",
 ]  # fmt: skip
 
 
@@ -70,6 +70,47 @@ def minimum(a: Any, b: Any) -> Any:
     return binary(Minimum, a, b)
 
 
+class Clip(Op):
+    """y = min(max(x, low), high)
+    dx = dy where low ≤ x ≤ high, else 0
+    keeps inside, whether it is, one byte an element."""
+
+    saves = {"inside": Constant()}
+
+    @staticmethod
+    def forward(xp, x, *, needs, low, high):
+        inside = None
+        if needs[0]:
+            inside = xp.ones(x.shape, bool)
+            if low is not None:
+                inside &= x >= low
+            if high is not None:
+                inside &= x <= high
+        return xp.clip(x, low, high), {"inside": inside}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs, low, high):
+        return (where(saved["inside"], dy, 0.0),)
+
+
+def clip(x: Any, low: float | None = None, high: float | None = None) -> Any:
+    """min(max(x, low), high), elementwise; None is no bound.
+
+    At a bound itself the gradient passes. Keeps one byte an element. The bounds are
+    numbers: for arrays of bounds use maximum and minimum.
+    """
+    bounds = [b.item() if isinstance(b, np.generic) else b for b in (low, high)]
+    if any(b is not None and not isinstance(b, (int, float)) for b in bounds):
+        raise DTypeError(
+            f"clip takes numbers or None as bounds; got {type(low).__name__} and "
+            f"{type(high).__name__}. Use maximum and minimum for Tensors."
+        )
+    if bounds == [None, None]:
+        raise DTypeError("clip got neither bound. Give low=, high=, or both.")
+    x = promote(x, *[b for b in bounds if b is not None])[0]
+    return apply(Clip, x, low=bounds[0], high=bounds[1])
+
+
 class Where(Op):
     """y = a where condition, else b      da = dy where condition, else 0; db the rest
     keeps condition, one byte an element."""
@@ -117,6 +158,68 @@ def where(condition: Any, a: Any, b: Any) -> Any:
             f"where of shapes {condition.shape}, {np.shape(plain(a))} and "
             f"{np.shape(plain(b))}, which do not broadcast."
         ) from None
+
+
+def masked_fill(x: Any, mask: Any, value: float) -> Any:
+    """x with the number `value` where `mask` is true, which broadcasts to x's shape.
+
+    No gradient goes to the filled places. Records where; keeps the mask.
+    """
+    filled = where(mask, value, x)
+    if filled.shape != x.shape:
+        raise ShapeError(
+            f"masked_fill of a Tensor of shape {x.shape} got a mask of shape {mask.shape}. "
+            "It must broadcast to the Tensor's shape."
+        )
+    return filled
+
+
+class Tril(Op):
+    """y = x on and below the k-th diagonal (column ≤ row + k), else 0
+    dx = dy there, else 0
+    keeps nothing."""
+
+    upper = False
+
+    @classmethod
+    def forward(cls, xp, x, *, needs, k):
+        return (xp.triu if cls.upper else xp.tril)(x, k), {}
+
+    @classmethod
+    def vjp(cls, dy, saved, *, needs, inputs, k):
+        return (apply(cls, dy, k=k),)
+
+
+class Triu(Tril):
+    """y = x on and above the k-th diagonal (column ≥ row + k), else 0
+    dx = dy there, else 0
+    keeps nothing."""
+
+    upper = True
+
+
+def _triangle(op: type[Op], x: Any, k: int) -> Any:
+    if x.ndim < 2:
+        raise ShapeError(
+            f"{op.name} of a Tensor of shape {x.shape}. It takes a matrix [..., n, m]."
+        )
+    return apply(op, x, k=k.__index__())
+
+
+def tril(x: Any, k: int = 0) -> Any:
+    """x [..., n, m] with 0 above the k-th diagonal (0 is the main one, 1 the next above).
+
+    Keeps nothing.
+    """
+    return _triangle(Tril, x, k)
+
+
+def triu(x: Any, k: int = 0) -> Any:
+    """x [..., n, m] with 0 below the k-th diagonal (0 is the main one, 1 the next above).
+
+    Keeps nothing.
+    """
+    return _triangle(Triu, x, k)
 
 
 # --- casts and comparisons

@@ -5,12 +5,11 @@ from typing import Any
 
 from ..op import Input, Op, Output, apply
 from .choice import equal, greater_equal, where
-from .logistic import sigmoid
-from .operands import binary, floating
+from .operands import binary, floating, zeros
 
 __all__ = [
-    "add", "div", "exp", "log", "mul", "neg", "pow", "reciprocal", "rsqrt",
-    "softplus", "sqrt", "sub", "tanh",
+    "abs", "add", "cos", "div", "exp", "expm1", "log", "log1p", "mul", "neg", "pow",
+    "reciprocal", "rsqrt", "sign", "sin", "sqrt", "sub",
 ]  # fmt: skip
 
 
@@ -209,6 +208,45 @@ def log(x: Any) -> Any:
     return apply(Log, floating(x))
 
 
+class Expm1(Op):
+    """y = e^x - 1      dx = dy · (y + 1)      keeps y."""
+
+    saves = {"y": Output()}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        y = xp.expm1(x)
+        return y, {"y": y}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (dy * (saved["y"] + 1),)
+
+
+def expm1(x: Any) -> Any:
+    """e^x - 1, with all digits near 0. Keeps its result."""
+    return apply(Expm1, floating(x))
+
+
+class Log1p(Op):
+    """y = ln(1 + x)      dx = dy / (1 + x)      keeps x."""
+
+    saves = {"x": Input(0)}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        return xp.log1p(x), {"x": x}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (dy / (1 + saved["x"]),)
+
+
+def log1p(x: Any) -> Any:
+    """ln(1 + x), with all digits near 0. Keeps x."""
+    return apply(Log1p, floating(x))
+
+
 class Sqrt(Op):
     """y = √x      dx = dy / (2y)      keeps y. At x = 0 the derivative is infinite."""
 
@@ -271,43 +309,75 @@ def reciprocal(x: Any) -> Any:
     return apply(Reciprocal, floating(x))
 
 
-class Tanh(Op):
-    """y = tanh x      dx = dy · (1 - y²)      keeps y."""
-
-    saves = {"y": Output()}
-
-    @staticmethod
-    def forward(xp, x, *, needs):
-        y = xp.tanh(x)
-        return y, {"y": y}
-
-    @staticmethod
-    def vjp(dy, saved, *, needs, inputs):
-        y = saved["y"]
-        return (dy * (1 - y * y),)
-
-
-def tanh(x: Any) -> Any:
-    """tanh x. Keeps its result."""
-    return apply(Tanh, floating(x))
-
-
-class Softplus(Op):
-    """y = ln(1 + e^x) = max(x, 0) + ln(1 + e^(-|x|))
-    dx = dy · sigmoid(x)
-    keeps x."""
+class Sin(Op):
+    """y = sin x      dx = dy · cos x      keeps x."""
 
     saves = {"x": Input(0)}
 
     @staticmethod
     def forward(xp, x, *, needs):
-        return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x))), {"x": x}
+        return xp.sin(x), {"x": x}
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs):
-        return (dy * sigmoid(saved["x"]),)
+        return (dy * cos(saved["x"]),)
 
 
-def softplus(x: Any) -> Any:
-    """ln(1 + e^x), without overflow for any x. Keeps x."""
-    return apply(Softplus, floating(x))
+def sin(x: Any) -> Any:
+    """sin x, of radians. Keeps x."""
+    return apply(Sin, floating(x))
+
+
+class Cos(Op):
+    """y = cos x      dx = -dy · sin x      keeps x."""
+
+    saves = {"x": Input(0)}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        return xp.cos(x), {"x": x}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (-dy * sin(saved["x"]),)
+
+
+def cos(x: Any) -> Any:
+    """cos x, of radians. Keeps x."""
+    return apply(Cos, floating(x))
+
+
+class Abs(Op):
+    """y = |x|      dx = dy · sign(x), which is 0 at 0      keeps x."""
+
+    saves = {"x": Input(0)}
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        return xp.abs(x), {"x": x}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (dy * sign(saved["x"]),)
+
+
+def abs(x: Any) -> Any:
+    """|x|. At 0 its gradient is 0. Keeps x."""
+    return apply(Abs, x)
+
+
+class Sign(Op):
+    """y = 1 where x > 0, -1 where x < 0, else 0      dx = 0      keeps nothing."""
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        return xp.sign(x), {}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (zeros(inputs[0][0], dy),)
+
+
+def sign(x: Any) -> Any:
+    """The sign of x: 1, 0 or -1. Its gradient is 0 everywhere. Keeps nothing."""
+    return apply(Sign, x)

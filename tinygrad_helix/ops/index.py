@@ -1,15 +1,17 @@
-"""Picking elements: x[index], basic and advanced, and rows by number (embedding)."""
+"""Picking elements, x[index] and its kin, and adding at places."""
 
 from typing import Any
 
 import numpy as np
 
-from ..backend import backend_of, is_array
+from ..backend import array_module, backend_of, is_array
 from ..errors import DTypeError, ShapeError
 from ..op import Constant, Op, apply
-from .operands import plain
+from ..tensor import Tensor
+from .operands import accumulator, axes_of, plain, same_float, zeros
+from .view import reshape
 
-__all__ = ["embedding", "getitem"]
+__all__ = ["embedding", "gather", "getitem", "one_hot", "scatter_add", "take"]
 
 # An index is split in two, since attrs are hashable and hold no arrays: a tuple in which
 # a slice is a Python tuple and an array is its number, and the arrays themselves.
@@ -118,6 +120,135 @@ def getitem(x: Any, index: Any) -> Any:
         raise IndexError(f"x[index] of a Tensor of shape {x.shape}: {error}.") from None
 
 
+def _ints(op: str, index: Any) -> Any:
+    """`index` as an array of ints."""
+    index = plain(index)
+    if not is_array(index):
+        index = np.asarray(index, dtype=None if np.size(index) else np.int64)
+    if index.dtype.kind not in "iu":
+        raise DTypeError(f"{op} takes an index of ints; got {index.dtype}. Convert it.")
+    return index
+
+
+def take(x: Any, index: Any, axis: int | None = None) -> Any:
+    """The elements of x at `index`, ints of any shape, along `axis` (None: of the
+    flattened x); index's axes are where that axis was.
+
+    Where an index repeats, its gradients add up. Records getitem; keeps the index.
+    """
+    index = _ints("take", index)
+    if axis is None:
+        return getitem(reshape(x, -1), index)
+    (along,) = axes_of("take", axis, x.ndim)
+    return getitem(x, (*(slice(None),) * along, index))
+
+
+def _grid(xp: Any, index: Any, axis: int) -> tuple[Any, ...]:
+    """The places (…, i, index[…, i, …], j, …) as one index array an axis."""
+    places = xp.ogrid[tuple([slice(n) for n in index.shape])]
+    return (*places[:axis], index, *places[axis + 1 :])
+
+
+class Gather(Op):
+    """y[i, j] = x[index[i, j], j], for axis 0 of two, and so on
+    dx = 0, with dy added at those places
+    keeps index."""
+
+    saves = {"index": Constant()}
+
+    @staticmethod
+    def forward(xp, x, index, *, needs, axis):
+        return x[_grid(xp, index, axis)], {"index": index}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs, axis):
+        return scatter_add(zeros(inputs[0][0], dy), saved["index"], dy, axis), None
+
+
+def gather(x: Any, index: Any, axis: int) -> Any:
+    """x at one place along `axis` for each element of `index`, which has as many axes.
+
+    y[i, j] = x[index[i, j], j] for axis 0 of two, x[i, index[i, j]] for axis 1, and so on
+    (NumPy's take_along_axis). Along the other axes index is as long as x, or shorter.
+    Where an index repeats, its gradients add up. Keeps index.
+    """
+    index, along = _places("gather", x, index, axis)
+    return apply(Gather, x, index, axis=along)
+
+
+class ScatterAdd(Op):
+    """y = x, with source[i, j] added at [index[i, j], j], for axis 0 of two, and so on
+    dx = dy,   dsource = dy at those places
+    keeps index if source needs a gradient."""
+
+    saves = {"index": Constant()}
+
+    @staticmethod
+    def forward(xp, x, index, source, *, needs, axis):
+        y = x.astype(accumulator(x.dtype))  # a copy
+        backend_of(y).scatter_add(y, _grid(xp, index, axis), source)
+        return y.astype(x.dtype, copy=False), {"index": index if needs[2] else None}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs, axis):
+        return dy, None, gather(dy, saved["index"], axis) if needs[2] else None
+
+
+def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
+    """A copy of x with `source` added at one place along `axis` for each element of
+    `index`: the transpose of gather.
+
+    y[index[i, j], j] += source[i, j] for axis 0 of two, and so on; source has index's
+    shape, both have as many axes as x and are as long or shorter along the others. Places
+    that repeat add up, in a fixed order, 16-bit floats in float32. Keeps index if source
+    needs a gradient.
+    """
+    index, along = _places("scatter_add", x, index, axis)
+    same_float("scatter_add", x=x, source=source)
+    if source.shape != index.shape:
+        raise ShapeError(
+            f"scatter_add takes a source of the index's shape {index.shape}; got "
+            f"{source.shape}."
+        )
+    return apply(ScatterAdd, x, index, source, axis=along)
+
+
+def _places(op: str, x: Any, index: Any, axis: int) -> tuple[Any, int]:
+    """The index as an array and the axis, checked."""
+    index = _ints(op, index)
+    (along,) = axes_of(op, axis, x.ndim)
+    if index.ndim != x.ndim or any(
+        n > m
+        for i, (n, m) in enumerate(zip(index.shape, x.shape, strict=True))
+        if i != along
+    ):
+        raise ShapeError(
+            f"{op} of a Tensor of shape {x.shape} along axis {axis} got an index of shape "
+            f"{index.shape}. It must have {x.ndim} axes, along the others no longer ones."
+        )
+    n = x.shape[along]
+    if index.size and not (index.min() >= -n and index.max() < n):
+        raise IndexError(
+            f"{op} of a Tensor of shape {x.shape} along axis {axis} got indices "
+            f"{index.min()} to {index.max()}. Each must be in {-n}..{n - 1}."
+        )
+    return index, along
+
+
+def one_hot(index: Any, classes: int, dtype: Any = "float32") -> Any:
+    """1 at [..., index[...]], else 0: index [...] of ints in 0..classes-1 gives
+    [..., classes]. No gradient."""
+    given = index
+    index = _ints("one_hot", index)
+    if index.size and not (index.min() >= 0 and index.max() < classes):
+        raise ShapeError(
+            f"one_hot got indices {index.min()} to {index.max()} for {classes} classes. "
+            f"Each must be in 0..{classes - 1}."
+        )
+    y = (index[..., None] == array_module(index).arange(classes)).astype(dtype)
+    return Tensor(y) if isinstance(given, Tensor) else y
+
+
 class Embedding(Op):
     """y = weight[index]
     dweight = 0, with dy added to the rows index
@@ -140,13 +271,7 @@ def embedding(weight: Any, index: Any) -> Any:
 
     Keeps the index. Repeated rows add up their gradients, in a fixed order.
     """
-    index = plain(index)
-    if not is_array(index):
-        index = np.asarray(index, dtype=None if np.size(index) else np.int64)
-    if index.dtype.kind not in "iu":
-        raise DTypeError(
-            f"embedding takes an index of ints; got {index.dtype}. Convert it."
-        )
+    index = _ints("embedding", index)
     if weight.ndim != 2:
         raise ShapeError(f"embedding takes a weight [V, D]; got shape {weight.shape}.")
     if index.size and not (index.min() >= 0 and index.max() < weight.shape[0]):

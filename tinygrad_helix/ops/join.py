@@ -1,4 +1,4 @@
-"""Joining and splitting along an axis: cat, stack, split."""
+"""Joining and splitting along axes: cat, stack, split, chunk, pad."""
 
 import itertools
 from typing import Any
@@ -9,7 +9,7 @@ from ..errors import DTypeError, ShapeError
 from ..op import Op, apply
 from .operands import axes_of, promote
 
-__all__ = ["cat", "split", "stack"]
+__all__ = ["cat", "chunk", "pad", "split", "stack"]
 
 
 def _along(axis: int, part: Any) -> tuple[Any, ...]:
@@ -122,3 +122,48 @@ def split(x: Any, sizes: Any, axis: int = 0) -> tuple[Any, ...]:
                 f"{n}."
             )
     return apply(Split, x, ends=tuple(itertools.accumulate(parts)), axis=along)
+
+
+def chunk(x: Any, chunks: int, axis: int = 0) -> tuple[Any, ...]:
+    """At most `chunks` parts of x along `axis`, of equal size but for the last.
+
+    Of n elements each part has n / chunks, rounded up, so that there may be fewer parts.
+    Views, as of split, which it records.
+    """
+    if not isinstance(chunks, (int, np.integer)) or chunks < 1:
+        raise ShapeError(f"chunk got chunks={chunks!r}. It must be an int of at least 1.")
+    (along,) = axes_of("chunk", axis, x.ndim)
+    return split(x, max(1, -(-x.shape[along] // int(chunks))), axis)
+
+
+class Pad(Op):
+    """y = x between `value`s      dx = the part of dy where x is      keeps nothing."""
+
+    @staticmethod
+    def forward(xp, x, *, needs, width, value):
+        return xp.pad(x, width, constant_values=value), {}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs, width, value):
+        shape = inputs[0][0]
+        inside = zip(width, shape, strict=True)
+        return (dy[tuple([slice(before, before + n) for (before, _), n in inside])],)
+
+
+def pad(x: Any, width: Any, value: float = 0.0) -> Any:
+    """x with `width` elements of `value` before and after it along each axis.
+
+    `width` is NumPy's: an int for all sides, one pair (before, after) for all axes, or a
+    pair for each axis. Keeps nothing.
+    """
+    try:
+        pairs = np.broadcast_to(np.asarray(width), (x.ndim, 2))
+    except ValueError:
+        pairs = np.array(-1)
+    if pairs.dtype.kind not in "iu" or (pairs < 0).any():
+        raise ShapeError(
+            f"pad of a Tensor of shape {x.shape} got width={width!r}. Give an int, a pair "
+            f"(before, after), or {x.ndim} pairs, none negative."
+        )
+    sides = tuple([(int(before), int(after)) for before, after in pairs])
+    return apply(Pad, x, width=sides, value=value)

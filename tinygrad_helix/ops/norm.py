@@ -1,15 +1,15 @@
-"""Normalisations: softmax, log_softmax, rms_norm."""
+"""Normalisations: softmax, log_softmax, rms_norm, layer_norm."""
 
 from typing import Any
 
 from ..errors import ShapeError
 from ..op import Input, Op, Output, apply
-from .elementwise import exp, mul, rsqrt
+from .elementwise import add, exp, mul, rsqrt
 from .operands import accumulator, axes_of, floating, rows, same_float, wide
 from .reduce import mean
 from .reduce import sum as sum_over
 
-__all__ = ["log_softmax", "rms_norm", "softmax"]
+__all__ = ["layer_norm", "log_softmax", "rms_norm", "softmax"]
 
 
 def _shifted(xp: Any, x: Any, axis: int) -> Any:
@@ -135,17 +135,64 @@ def rms_norm(x: Any, gain: Any = None, eps: float = 1e-5) -> Any:
 
     Zhang and Sennrich, "Root mean square layer normalization", 2019.
     """
+    x = _checked("rms_norm", x, gain=gain)
+    y = apply(Rms, x, eps=float(eps))
+    return y if gain is None else mul(y, gain)
+
+
+def _checked(op: str, x: Any, **weights: Any) -> Any:
+    """x as floats, its last axis and the weights [D] checked."""
     x = floating(x)
     if not x.ndim or x.shape[-1] == 0:
         raise ShapeError(
-            f"rms_norm of shape {x.shape}: it needs a last axis with at least one element."
+            f"{op} of shape {x.shape}: it needs a last axis with at least one element."
         )
-    if gain is None:
-        return apply(Rms, x, eps=float(eps))
-    same_float("rms_norm", x=x, gain=gain)
-    if gain.shape != x.shape[-1:]:
-        raise ShapeError(
-            f"rms_norm of x {x.shape} takes a gain of shape {x.shape[-1:]}; got "
-            f"{gain.shape}."
-        )
-    return mul(apply(Rms, x, eps=float(eps)), gain)
+    for name, w in weights.items():
+        if w is None:
+            continue
+        same_float(op, x=x, **{name: w})
+        if w.shape != x.shape[-1:]:
+            raise ShapeError(
+                f"{op} of x {x.shape} takes a {name} of shape {x.shape[-1:]}; got "
+                f"{w.shape}."
+            )
+    return x
+
+
+class LayerNorm(Op):
+    """y = (x - m) · r, m = mean x, r = (mean (x - m)² + eps)^(-1/2) over the last axis
+    dx = r · (dy - mean dy - y · mean(dy · y))      keeps x; m, r and y are computed again.
+    """
+
+    saves = {"x": Input(0)}
+
+    @staticmethod
+    def forward(xp, x, *, needs, eps):
+        z = x.astype(accumulator(x.dtype), copy=False)
+        z = z - xp.mean(z, axis=-1, keepdims=True)
+        r = 1 / xp.sqrt(xp.mean(z * z, axis=-1, keepdims=True) + eps)
+        return (z * r).astype(x.dtype, copy=False), {"x": x}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs, eps):
+        x, dy = wide(saved["x"]), wide(dy)
+        z = x - mean(x, axis=-1, keepdims=True)
+        r = rsqrt(mean(z * z, axis=-1, keepdims=True) + eps)
+        y = z * r
+        down = dy - mean(dy, axis=-1, keepdims=True)
+        return (r * (down - y * mean(dy * y, axis=-1, keepdims=True)),)
+
+
+def layer_norm(x: Any, gain: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """(x - mean x) / √(mean (x - mean x)² + eps) · gain + bias over the last axis.
+
+    x [..., D], gain and bias [D] or None; it records layer_norm, then mul and add where
+    they are given. Sums of 16-bit floats add up in float32. Keeps x, and the normalised
+    x if the gain needs a gradient.
+
+    Ba, Kiros, Hinton, "Layer normalization", 2016.
+    """
+    x = _checked("layer_norm", x, gain=gain, bias=bias)
+    y = apply(LayerNorm, x, eps=float(eps))
+    y = y if gain is None else mul(y, gain)
+    return y if bias is None else add(y, bias)

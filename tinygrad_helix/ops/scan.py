@@ -1,5 +1,7 @@
-"""The gated scan: a linear recurrence over time, forward, backward, and once more."""
+"""Scans: cumulative sums and products, and the gated scan, a linear recurrence over time
+with its backward and the backward of that."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,93 @@ from ..errors import DTypeError, ShapeError
 from ..op import Constant, Input, Op, Output, apply
 from .choice import where
 from .join import cat
-from .operands import accumulator, plain, same_float, zeros
+from .operands import accumulator, axes_of, plain, same_float, zeros
+from .view import flip, reshape, swapaxes
 
-__all__ = ["gated_scan", "reset_mask"]
+__all__ = ["cumprod", "cumsum", "gated_scan", "reset_mask"]
+
+
+def _running(function: Any, x: Any, axis: int) -> Any:
+    """xp.cumsum or xp.cumprod; 16-bit floats add up and multiply in float32."""
+    dtype = accumulator(x.dtype)
+    if dtype == x.dtype:
+        return function(x, axis=axis)
+    return function(x, axis=axis, dtype=dtype).astype(x.dtype)
+
+
+class Cumsum(Op):
+    """y_t = x_0 + … + x_t along an axis      dx_t = dy_t + dy_{t+1} + …
+    keeps nothing."""
+
+    @staticmethod
+    def forward(xp, x, *, needs, axis):
+        return _running(xp.cumsum, x, axis), {}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs, axis):
+        return (flip(cumsum(flip(dy, axis), axis), axis),)
+
+
+class Cumprod(Op):
+    """y_t = x_0 · … · x_t along an axis: a gated scan from 1, of gates x and no inputs
+    dx_t = y_{t-1} · G_t, G_t = dy_t + x_{t+1} · G_{t+1}, the gated scan's own vjp
+    keeps x and y."""
+
+    saves = {"x": Input(0), "y": Output()}
+
+    @staticmethod
+    def forward(xp, x, *, needs, axis):
+        y = _running(xp.cumprod, x, axis)
+        return y, {"x": x, "y": y}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs, axis):
+        shape = swapaxes(dy, 0, axis).shape  # the axis first
+        steps, width = shape[0], math.prod(shape[1:])
+
+        def scanned(v: Any) -> Any:
+            return reshape(swapaxes(v, 0, axis), (1, steps, width))
+
+        x, y = saved["x"], saved["y"]
+        last = zeros((1, width), dy)
+        first = last + 1  # h0
+        da, _, _ = apply(
+            GatedScanGrad,
+            scanned(dy),
+            last,
+            scanned(x),
+            scanned(y),
+            first,
+            None,
+            wants=(True, False),
+        )
+        return (swapaxes(reshape(da, shape), 0, axis),)
+
+
+def _one_axis(op: str, x: Any, axis: int | None) -> tuple[Any, int]:
+    """x and its axis; for None, as in NumPy, the flattened x and 0."""
+    if axis is None:
+        return reshape(x, -1), 0
+    return x, axes_of(op, axis, x.ndim)[0]
+
+
+def cumsum(x: Any, axis: int | None = None) -> Any:
+    """x_0 + … + x_t along `axis` (None: of the flattened x). Keeps nothing.
+
+    Ints and bools add up in int64, 16-bit floats in float32.
+    """
+    x, along = _one_axis("cumsum", x, axis)
+    return apply(Cumsum, x, axis=along)
+
+
+def cumprod(x: Any, axis: int | None = None) -> Any:
+    """x_0 · … · x_t along `axis` (None: of the flattened x). Keeps x and its result.
+
+    The gradient divides by nothing, so it is right where x has zeros. Ints and bools
+    multiply in int64, 16-bit floats in float32.
+    """
+    x, along = _one_axis("cumprod", x, axis)
+    return apply(Cumprod, x, axis=along)
 
 
 def _scan(xp: Any, a: Any, b: Any, h0: Any, reset: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Ops that look at the same values in another shape: reshape, transpose, broadcast_to."""
+"""Ops that look at the same values in another shape or order."""
 
 from typing import Any
 
@@ -6,7 +6,10 @@ from ..errors import DTypeError, ShapeError
 from ..op import Op, apply
 from .operands import axes_of
 
-__all__ = ["broadcast_to", "reshape", "transpose"]
+__all__ = [
+    "broadcast_to", "expand", "flip", "permute", "reshape", "squeeze", "swapaxes",
+    "transpose", "unsqueeze",
+]  # fmt: skip
 
 
 def _ints(op: str, given: tuple[Any, ...]) -> tuple[int, ...]:
@@ -45,6 +48,32 @@ def reshape(x: Any, *shape: Any) -> Any:
         ) from None
 
 
+def squeeze(x: Any, axis: Any = None) -> Any:
+    """x without the axes `axis` of size 1 (None for all of them), a view.
+
+    Records reshape; keeps nothing.
+    """
+    if axis is None:
+        axes = tuple([i for i, n in enumerate(x.shape) if n == 1])
+    else:
+        axes = axes_of("squeeze", axis, x.ndim)
+        if any(x.shape[i] != 1 for i in axes):
+            raise ShapeError(
+                f"squeeze of a Tensor of shape {x.shape} got axis={axis}. Only axes of "
+                "size 1 can be dropped."
+            )
+    return reshape(x, tuple([n for i, n in enumerate(x.shape) if i not in axes]))
+
+
+def unsqueeze(x: Any, axis: int) -> Any:
+    """x with a new axis of size 1 at `axis` of the result, a view.
+
+    Records reshape; keeps nothing.
+    """
+    (at,) = axes_of("unsqueeze", axis, x.ndim + 1)
+    return reshape(x, (*x.shape[:at], 1, *x.shape[at:]))
+
+
 class Transpose(Op):
     """y = x with its axes permuted      dx = dy permuted back      keeps nothing."""
 
@@ -78,6 +107,24 @@ def transpose(x: Any, *axes: Any) -> Any:
     return apply(Transpose, x, axes=order)
 
 
+def permute(x: Any, *axes: Any) -> Any:
+    """x with its axes in the order `axes`, each given once, a view.
+
+    `transpose` under PyTorch's name, and it records that; there must be axes here. Keeps
+    nothing.
+    """
+    return transpose(x, _ints("permute", axes))
+
+
+def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
+    """x with two axes exchanged, a view. Records transpose; keeps nothing."""
+    (first,) = axes_of("swapaxes", axis1, x.ndim)
+    (second,) = axes_of("swapaxes", axis2, x.ndim)
+    order = list(range(x.ndim))
+    order[first], order[second] = second, first
+    return transpose(x, order)
+
+
 class BroadcastTo(Op):
     """y = x repeated to a larger shape
     dx = dy summed over the repeats
@@ -104,3 +151,37 @@ def broadcast_to(x: Any, *shape: Any) -> Any:
             f"shape {x.shape} does not broadcast to {wanted}. Sizes must be equal or 1, "
             "counted from the last axis."
         ) from None
+
+
+def expand(x: Any, *shape: Any) -> Any:
+    """x repeated to `shape`, in which -1 keeps x's size, a read-only view.
+
+    Records broadcast_to; keeps nothing.
+    """
+    wanted = _ints("expand", shape)
+    lead = len(wanted) - x.ndim
+    if any(n < 0 and (n != -1 or i < lead) for i, n in enumerate(wanted)):
+        raise ShapeError(
+            f"expand of shape {x.shape} to {wanted}. A size is 0 or more, or -1 for an "
+            "axis that x has."
+        )
+    return broadcast_to(
+        x, tuple([x.shape[i - lead] if n == -1 else n for i, n in enumerate(wanted)])
+    )
+
+
+class Flip(Op):
+    """y = x with axes reversed      dx = dy with them reversed      keeps nothing."""
+
+    @staticmethod
+    def forward(xp, x, *, needs, axes):
+        return xp.flip(x, axes), {}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs, axes):
+        return (flip(dy, axes),)
+
+
+def flip(x: Any, axis: Any = None) -> Any:
+    """x with the order along `axis` reversed (None for all), a view. Keeps nothing."""
+    return apply(Flip, x, axes=axes_of("flip", axis, x.ndim))

@@ -94,8 +94,8 @@ def draw_timeline(
     if title:
         axes.set_title(title, loc="left", fontsize=11)
     paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
-    for path in paths:
-        figure.savefig(path, dpi=150)
+    figure.savefig(paths[0], dpi=150)
+    figure.savefig(paths[1], metadata={"Date": None})  # the same run, the same file
     return paths
 
 
