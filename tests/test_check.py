@@ -326,7 +326,11 @@ SIXTY = {
     "d_leaves.py": (GOOD + "\nraise SystemExit('bye')\n", "error", "exit status 1"),
     "e_asks.py": (GOOD + "\ninput()\n", "error", "raised EOFError"),
     "f_prints.py": (GOOD + "\nprint('x' * 10**6)\n", "ok", None),
-    "g_syntax.py": ("def f(:\n", "error", "raised SyntaxError: invalid syntax"),
+    "g_syntax.py": (
+        "def f(:\n",
+        "error",
+        "raised SyntaxError: invalid syntax (g_syntax.py, line 1).",
+    ),
     "h_empty.py": ("", "error", "has no function 'inputs'"),
     "i_wrong.py": (GOOD.replace("1 - y * y", "1 - y"), "failed", "by the tape and"),
     "j_loops.py": (

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from scipy import special
+from threadpoolctl import threadpool_limits
 
 import tinygrad_helix as th
 from tinygrad_helix.errors import DTypeError, HelixError, ShapeError
@@ -347,6 +348,28 @@ def test_einsum_of_one_tensor_twice():
     assert th.saved_bytes(y) == 32
     assert gradient(lambda x: th.einsum("ij,ij->", x, x), x) == [[2, 4], [6, 8]]
     assert th.einsum("ij,j", th.tensor([[1, 2]]), th.ones(2)).tolist() == [3.0]
+
+
+def test_products_have_the_same_bits_under_any_number_of_threads():
+    def bits(threads):
+        rng = np.random.default_rng(0)
+        results = []
+        with threadpool_limits(threads, user_api="blas"):
+            for fn, shapes in (
+                (lambda a, b: th.einsum("btd,de->bte", a, b), [(4, 100, 450), (450, 130)]),
+                (lambda a, b: th.einsum("ij,ij->", a, b), [(300, 450), (300, 450)]),
+                (lambda x, w: th.conv2d(x, w), [(2, 50, 20, 20), (33, 50, 3, 3)]),
+            ):
+                xs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+                xs = [th.Tensor(x, requires_grad=True) for x in xs]
+                y = fn(*xs)
+                dy = rng.standard_normal(y.shape).astype(np.float32)
+                results += [y.data.tobytes()]
+                results += [g.data.tobytes() for g in th.grad(y, xs, dy)]
+        return results
+
+    one = bits(1)
+    assert bits(2) == one and bits(3) == one
 
 
 # --- losses

@@ -108,16 +108,17 @@ def _helix(shape: tuple[int, int, int]) -> Callable[[frozenset[str]], Contest]:
             "fused keep9": block.step("fused", "keep9"),
             "composed": block.step("composed"),
         }
+        given, ours = (block.arrays(), block.dy, _EPS), len(steps)
         if "torch" in beside:
-            steps["torch"] = peers.torch_helix(block.arrays(), block.dy, _EPS, threads())
+            steps["torch"] = peers.torch_helix(*given, threads())
+            steps["torch, time-major"] = peers.torch_helix(*given, threads(), True)
         if "jax" in beside:
-            steps["jax"] = peers.jax_helix(block.arrays(), block.dy, _EPS)
+            steps["jax"] = peers.jax_helix(*given)
         equal = tuple(steps)
         ratios = [(f"helix {step}", step, "12 products") for step in steps]
         ratios += [
             (f"helix {step}", step, peer)
-            for peer in ("torch", "jax")
-            if peer in beside
+            for peer in equal[ours:]
             for step in ("fused keep6", "composed")
         ]
         steps["12 products"] = products(B * T, D)

@@ -1,7 +1,8 @@
 """What `bench --peers` times beside the package: the same in PyTorch, JAX and MyGrad.
 
-Each in the fastest form that we found for it on a CPU; each function imports its library
-when it is called, and returns a step that takes nothing and returns what is to be equal.
+Each in the fastest form that was found for it on a CPU (PyTorch's of its eager ones). A
+function imports its library when it is called, and returns a step: it takes nothing, and
+returns what is to be equal.
 """
 
 import importlib
@@ -34,52 +35,66 @@ def installed() -> dict[str, str]:
 
 
 def _torch_scan_function(torch: Any) -> Any:
-    """h_t = a_t·h_{t-1} + b_t over axis 1, in place, with the backward pass by hand.
+    """h_t = a_t·h_{t-1} + b_t over `axis`, in place, with the backward pass by hand.
 
-    Steps of [B, T, D] by way of unbind: 512 views at once cost less than 512 indexings.
+    Its steps by way of unbind: 512 views at once cost less than 512 indexings.
     """
 
     class Scan(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, a: Any, b: Any) -> Any:
+        def forward(ctx: Any, a: Any, b: Any, axis: int) -> Any:
             h = torch.empty_like(b)
-            gates, inputs, states = a.unbind(1), b.unbind(1), h.unbind(1)
+            gates, inputs, states = a.unbind(axis), b.unbind(axis), h.unbind(axis)
             states[0].copy_(inputs[0])
             for t in range(1, len(states)):
                 torch.addcmul(inputs[t], gates[t], states[t - 1], out=states[t])
             ctx.save_for_backward(a, h)
+            ctx.axis = axis
             return h
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
             a, h = ctx.saved_tensors
             g = cotangents[0].clone()
-            gates, sums = a.unbind(1), g.unbind(1)
-            for t in reversed(range(len(sums) - 1)):
+            gates, sums = a.unbind(ctx.axis), g.unbind(ctx.axis)
+            steps = len(sums)
+            for t in reversed(range(steps - 1)):
                 sums[t].addcmul_(gates[t + 1], sums[t + 1])
             da = torch.empty_like(a)
-            da[:, 0] = 0
-            torch.mul(g[:, 1:], h[:, :-1], out=da[:, 1:])
-            return da, g
+            da.select(ctx.axis, 0).zero_()
+            later = da.narrow(ctx.axis, 1, steps - 1)
+            before = h.narrow(ctx.axis, 0, steps - 1)
+            torch.mul(g.narrow(ctx.axis, 1, steps - 1), before, out=later)
+            return da, g, None
 
     return Scan
 
 
-def _torch_block(torch: Any) -> Callable[..., Any]:
+def _torch_block(torch: Any, time_major: bool = False) -> Callable[..., Any]:
+    """The block of PyTorch's own fused ops: rms_norm with its gain, addmm on [N, D].
+
+    In memory [B, T, D]; or, with `time_major`, x is copied to [T, B, D] first, and g4 is
+    multiplied into wf2, so that one addmm ends the block. That is the faster one at
+    (8, 512, 512), by 9 %, and the slower one at (8, 128, 256): both are timed.
+    """
     F, scan = torch.nn.functional, _torch_scan_function(torch)
 
     def block(
         x: Any, wa: Any, wb: Any, wo: Any, wf1: Any, wf2: Any, *gains: Any, eps: float
     ) -> Any:
         g1, g2, g3, g4 = gains
+        if time_major:
+            x = x.transpose(0, 1).contiguous()
         shape, D = x.shape, x.shape[-1]
         x = x.reshape(-1, D)  # [N, D], N = B·T
         xn = F.rms_norm(x, (D,), g1, eps)
         a = torch.sigmoid(torch.addmm(wa[-1], xn, wa[:-1]))
-        h = scan.apply(a.view(shape), (xn @ wb).view(shape)).view(-1, D)
-        out1 = torch.addmm(x, F.silu(h * g2), wo)
-        f1 = F.rms_norm(out1, (D,), g3, eps) @ wf1
-        return torch.addcmul(out1, F.silu(f1) @ wf2, g4).view(shape)
+        h = scan.apply(a.view(shape), (xn @ wb).view(shape), 0 if time_major else 1)
+        out1 = torch.addmm(x, F.silu(h.view(-1, D) * g2), wo)
+        sf = F.silu(F.rms_norm(out1, (D,), g3, eps) @ wf1)
+        if time_major:
+            return torch.addmm(out1, sf, wf2 * g4).view(shape).transpose(0, 1)
+        return torch.addcmul(out1, sf @ wf2, g4).view(shape)
 
     return block
 
@@ -95,11 +110,15 @@ def _leaves(torch: Any, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def torch_helix(
-    inputs: Mapping[str, np.ndarray], dy: np.ndarray, eps: float, threads: int
+    inputs: Mapping[str, np.ndarray],
+    dy: np.ndarray,
+    eps: float,
+    threads: int,
+    time_major: bool = False,
 ) -> Step:
     """The HELIX block's forward pass and all gradients of `inputs` (x and the weights)."""
     torch = _torch(threads)
-    block = _torch_block(torch)
+    block = _torch_block(torch, time_major)
     leaves = list(_leaves(torch, inputs).values())
     cotangent = torch.tensor(dy)
 
@@ -115,7 +134,7 @@ def torch_scan(a: np.ndarray, b: np.ndarray, dh: np.ndarray, threads: int) -> St
     scan = _torch_scan_function(torch)
     leaves = list(_leaves(torch, {"a": a, "b": b}).values())
     cotangent = torch.tensor(dh)
-    return lambda: torch.autograd.grad(scan.apply(*leaves), leaves, cotangent)
+    return lambda: torch.autograd.grad(scan.apply(*leaves, 1), leaves, cotangent)
 
 
 def torch_chain(length: int, threads: int) -> Step:
