@@ -74,8 +74,8 @@ def _torch_block(torch: Any, time_major: bool = False) -> Callable[..., Any]:
     """The block of PyTorch's own fused ops: rms_norm with its gain, addmm on [N, D].
 
     In memory [B, T, D]; or, with `time_major`, x is copied to [T, B, D] first, and g4 is
-    multiplied into wf2, so that one addmm ends the block. That is the faster one at
-    (8, 512, 512), by 9 %, and the slower one at (8, 128, 256): both are timed.
+    multiplied into wf2, so that one addmm ends the block. That is 2 to 9 % faster at
+    (8, 512, 512) and 3 to 12 % slower at (8, 128, 256): both are timed.
     """
     F, scan = torch.nn.functional, _torch_scan_function(torch)
 
