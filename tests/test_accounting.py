@@ -179,6 +179,71 @@ def test_profile_peak_and_transient():
     assert abs(p.no_grad_peak_bytes - 2 * x.nbytes) <= slack
 
 
+def test_the_peak_of_the_sweep_is_less_the_gradients_made_by_then():
+    n = 1 << 16
+    a, b = leaf(n), leaf(n)
+
+    def fn(a, b):  # the sweep works on b first, with a's gradient still to come
+        return ((a.detach() * 0 + a).sum() + (b.exp().tanh() * 3.0).sum()) * 1.0
+
+    one = accounting.profile(lambda b: (b.exp().tanh() * 3.0).sum(), {"b": b})
+    two = accounting.profile(fn, {"a": a, "b": b})
+    assert one.transient_bytes > a.nbytes // 2
+    assert two.transient_bytes >= one.transient_bytes - 64 * 1024
+
+
+def test_an_input_that_two_nodes_save_is_predicted_once():
+    block = th.nn.HelixBlock(8)
+    w = dict(block.named_parameters())
+
+    def twice(x, **w):
+        return th.helix_block(x, **w) + th.helix_block(x, **w)
+
+    p = accounting.profile(twice, {"x": leaf(2, 3, 8), **w}, parameters=w)
+    assert p.predicted == p.counted == p.measured == 11 * 2 * 3 * 8 * 4
+
+
+def test_aliased_inputs_keep_their_sharing():
+    x = leaf(4, 8)
+    for inputs in ({"a": x, "b": x}, {"a": x, "b": th.Tensor(x.data, None, True)}):
+        p = accounting.profile(lambda a, b: (a * b).sum(), inputs)
+        assert p.counted == p.measured == x.nbytes
+        assert p.no_grad_peak_bytes < 2 * x.nbytes + 4096
+    base = np.arange(20, dtype=np.float32).reshape(4, 5)
+    for owner in (base.copy(), np.asfortranarray(base)):
+        parts = {
+            "a": th.Tensor(owner[1:, ::2], requires_grad=True),
+            "b": th.Tensor(owner[::-1].T, requires_grad=True),
+        }
+        seen = {}
+
+        def fn(a, b, seen=seen):
+            seen.update(a=a.numpy() if not a.requires_grad else a.data.copy())
+            assert memory.storage(a.data) is memory.storage(b.data)
+            seen.update(b=b.data.copy(), shared=memory.storage(a.data))
+            return (a * a).sum() + (b * b).sum()
+
+        p = accounting.profile(fn, parts)
+        assert (seen["a"] == parts["a"].data).all()
+        assert (seen["b"] == parts["b"].data).all()
+        assert not np.shares_memory(seen.pop("shared"), owner)
+        assert p.counted == owner.nbytes
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 8), (2, 0, 8)])
+@pytest.mark.parametrize("mode", ["composed", "primitive", "fused"])
+def test_empty_batches_keep_nothing_outside_the_tape(shape, mode):
+    w = dict(th.nn.HelixBlock(8).named_parameters())
+
+    def fn(x, **w):
+        return th.helix_block(x, **w, mode=mode)
+
+    p = accounting.profile(fn, {"x": leaf(*shape), **w}, parameters=w)
+    assert p.measured == p.counted
+    report = th.compare({"f": fn}, {"x": leaf(*shape), **w}, parameters=w, repeats=1)
+    assert report.check() == []
+
+
 def test_an_input_that_is_not_saved_is_no_part_of_the_peak():
     x = leaf(1 << 16)
     p = accounting.profile(lambda x: (x + 1.0).sum(), {"x": x})

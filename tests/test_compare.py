@@ -50,6 +50,18 @@ class TwoCopies(th.Op):
         return (dy,)
 
 
+class NanGradient(th.Op):
+    """Zero, with a gradient of NaN."""
+
+    @staticmethod
+    def forward(xp, x, *, needs):
+        return x * 0, {}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (dy * np.nan,)
+
+
 @pytest.fixture(scope="module")
 def two():
     return th.compare(
@@ -94,7 +106,120 @@ def test_nan_gradients_do_not_pass():
         {"x": leaf(3)},
         repeats=1,
     )
-    assert len(report.check()) == 1
+    assert len(report.check()) == 2, "values and gradients"
+    row = report.rows[1]
+    assert np.isnan(row.max_rel_grad_diff)
+    data = json.dumps(report.to_json(), allow_nan=False)
+    assert json.loads(data)["rows"][1]["max_rel_grad_diff"] is None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_one_nan_among_several_gradients_does_not_pass(order, tmp_path):
+    def right(x, w):
+        return (x * x).sum() + (w * w).sum()
+
+    def nan(x, w):  # the gradient of w alone, by a product that adds nothing
+        return (x * x).sum() + (w * w).sum() + th.apply(NanGradient, w).sum()
+
+    inputs = dict(list({"x": leaf(3), "w": leaf(3)}.items())[::order])
+    report = th.compare({"right": right, "nan": nan}, inputs, repeats=1, out=tmp_path)
+    (found,) = report.check()
+    assert found.startswith("block, nan: gradients differ from right by nan")
+    text = (tmp_path / "report.json").read_text()
+    row = json.loads(text, parse_constant=pytest.fail)["rows"][1]
+    assert row["max_rel_grad_diff"] is None
+    assert row["grads"]["w"] is None
+    assert row["grads"]["x"] < 1e-6
+
+
+def test_a_wrong_value_is_found():
+    report = th.compare(
+        {"right": lambda x: x * x, "wrong": lambda x: x * x + 100},
+        {"x": leaf(8, 4)},
+        repeats=1,
+    )
+    (found,) = report.check()
+    assert found.startswith("block, wrong: values differ from right by ")
+    assert report.rows[0].max_rel_value_diff == 0.0
+    assert report.rows[1].max_rel_value_diff > 1
+    assert "values" in str(report)
+
+
+def test_equal_infinities_agree():
+    mask = np.array([0, -np.inf, 0], np.float32)
+    fns = {"a": lambda x: x * 1 + mask, "b": lambda x: mask + x}
+    with np.errstate(invalid="ignore"):
+        report = th.compare(fns, {"x": leaf(3)}, cotangent=np.ones(3), repeats=1)
+    assert [r.max_rel_value_diff for r in report.rows] == [0.0, 0.0]
+
+
+def test_functions_that_close_over_float32_parameters():
+    lin = th.nn.Linear(4, 3)
+    x = leaf(5, 4)
+    report = th.compare({"a": lambda x: lin(x)}, {"x": x}, repeats=1)
+    assert report.check() == []
+    assert report.rows[0].grads == {}
+    assert str(report).splitlines()[-1].endswith("  -")
+    assert [p.grad for p in lin.parameters()] == [None, None]
+    assert x.grad is None
+
+
+def test_the_callers_graph_is_left_alone():
+    base = leaf(4)
+    x = base.exp()  # a result: its graph is the caller's
+    seen = []
+    x.register_hook(seen.append)
+    report = th.compare({"f": lambda x: (x * x).sum()}, {"x": x}, repeats=1)
+    assert report.rows[0].nodes == 2
+    assert base.grad is None
+    assert seen == []
+    x.sum().backward()
+    assert base.grad is not None
+
+
+def test_scratch_that_stays_is_told():
+    pool = []
+
+    def fn(x):
+        pool.append(np.empty(1000, np.float32))
+        return (x * x).sum()
+
+    report = th.compare({"pools": fn, "not": lambda x: (x * x).sum()}, {"x": leaf(4)},
+                        repeats=1)  # fmt: skip
+    kept = report.rows[0].workspace_bytes
+    assert kept >= 4000
+    line = (
+        f"pools: {kept:,} bytes stay allocated after the step: scratch, or copies kept "
+        "outside the tape"
+    )
+    assert line in str(report).splitlines()
+    assert str(report).count("stay allocated") == 1
+    assert line in report._repr_html_()
+
+
+def test_names_are_escaped_in_a_notebook():
+    report = th.compare({"<b>&": lambda x: x * x}, {"x": leaf(4)}, repeats=1)
+    html = report._repr_html_()
+    assert "<b>" not in html
+    assert "&lt;b&gt;&amp;" in html
+
+
+def test_the_report_says_what_it_was_made_with(two):
+    config = two.to_json()["config"]
+    assert config["versions"]["numpy"] == np.__version__
+    assert set(config["versions"]) == {"tinygrad_helix", "python", "numpy"}
+    assert set(config["machine"]) == {"platform", "cores"}
+
+
+def test_against_other_settings_or_without_a_variant(two):
+    old = two.to_json()
+    old["config"]["dtype"] = "float64"
+    old["rows"].append(old["rows"][0] | {"variant": "gone"})
+    assert two.against(old) == [
+        "config: dtype is 'float32' and was 'float64': the bytes of the two reports are "
+        "not comparable.",
+        "rows, gone: it is in the earlier report and missing now.",
+    ]
 
 
 def test_bytes_outside_the_tape_are_found():

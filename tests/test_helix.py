@@ -124,12 +124,13 @@ def test_golden_in_tiles_of_any_size(name, rows, policy, monkeypatch):
         assert error(g, z[f"grad.{n}"]) <= 1e-12, n
 
 
+@pytest.mark.parametrize("D", [1, 64])
 @pytest.mark.parametrize(
     "B, T", [(1, 1), (3, 17), (5000, 1), (1, 5000), (2000, 3), (7, 0), (0, 7)]
 )
-def test_tiles_take_every_row_once(B, T):
+def test_tiles_take_every_row_once(B, T, D):
     rows = np.full((B, T), -1)
-    for tile in tiles.tiles(B, T):
+    for tile in tiles.tiles(B, T, D):
         assert 0 < tile.rows <= tiles.TILE_ROWS
         assert (rows[tile.b0 : tile.b1, tile.t0 : tile.t1] == -1).all()
         rows[tile.b0 : tile.b1, tile.t0 : tile.t1] = (
@@ -149,11 +150,11 @@ def test_what_is_kept_is_what_the_golden_file_says():
     leaves, reset, _, z = load("block_B3_T17_D8_h0_reset")
     y = helix_block(**leaves, reset=reset, policy="keep9")
     saved = {s.label: s.value for s in y.node.saved}
-    B, T, _ = y.shape
+    B, T, D = y.shape
     for name in KEEPABLE[1:]:
         due = z[f"fwd.{name}"]
         got = np.empty_like(due)
-        for tile in tiles.tiles(B, T):
+        for tile in tiles.tiles(B, T, D):
             tile.of(got)[...] = tile.steps(saved[name][tile.r0 : tile.r1])
         assert error(got, due) <= 1e-13, name
         assert saved[name].base is None
@@ -485,7 +486,7 @@ def test_transient_and_workspace(shape, policy):
     assert transient + workspace <= (5 * N * D + 21 * D * D) * 4
     # What it is: eight rows of D for a tile, eight D² (the weights times their gains, a
     # product to be added), and three pieces.
-    rows = max(tile.rows for tile in tiles.tiles(B, T))
+    rows = max(tile.rows for tile in tiles.tiles(B, T, D))
     assert transient <= 1.01 * (8 * rows * D + 8 * D * D + 3 * tiles.PIECE) * 4 + 2**16
 
 
@@ -519,7 +520,7 @@ def test_one_gradient_takes_its_own_products_only(wanted, monkeypatch):
         calls.append(out.shape)
         np.matmul(a, b, out=out)
 
-    monkeypatch.setattr(tiles, "tiles", lambda B, T: [tiles.Tile(0, B, 0, T, 0, B * T)])
+    monkeypatch.setattr(tiles, "tiles", lambda B, T, D: [tiles.Tile(0, B, 0, T, 0, B * T)])
     for module in (helix, tiles):
         monkeypatch.setattr(module, "gemm", gemm)
     y = helix_block(**leaves)

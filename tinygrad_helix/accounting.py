@@ -17,6 +17,7 @@ from . import memory
 from .backend import backend_of, is_array
 from .errors import GraphError
 from .modes import no_grad
+from .op import Input
 from .sweep import Sweep
 from .tensor import Tensor
 
@@ -54,21 +55,54 @@ def _tensors(value: Any) -> list[Tensor]:
     return []
 
 
+def _array(x: Any) -> Any:
+    """The array of a Tensor or array, None of anything else."""
+    return x.data if isinstance(x, Tensor) else x if is_array(x) else None
+
+
 def _fresh(inputs: Mapping[str, Any], parameters: frozenset[str]) -> dict[str, Any]:
-    """The inputs with every array copied that is not a parameter's."""
+    """The inputs with every array copied that is not a parameter's.
 
-    def copy(name: str, x: Any) -> Any:
-        if name in parameters:
-            memory.mark_parameter(x.data if isinstance(x, Tensor) else x)
-            return x
-        if isinstance(x, Tensor):
-            if memory.is_parameter(x.data):
-                return x
-            data = backend_of(x.data).copy(x.data)
-            return Tensor(data, requires_grad=x.requires_grad)
-        return backend_of(x).copy(x) if is_array(x) else x
+    Tensors are new leaves. One Tensor under two names stays one, and arrays that share a
+    storage share its copy.
+    """
+    for name in parameters & inputs.keys():
+        memory.mark_parameter(_array(inputs[name]))
+    arrays = {id(a): a for a in map(_array, inputs.values()) if a is not None}
+    copies = _copies([a for a in arrays.values() if not memory.is_parameter(a)])
+    made: dict[int, Any] = {}
+    for x in inputs.values():
+        array = _array(x)
+        if array is not None and id(x) not in made:
+            data = copies.get(id(array), array)
+            made[id(x)] = data
+            if isinstance(x, Tensor):
+                made[id(x)] = Tensor(data, requires_grad=x.requires_grad)
+    return {name: made.get(id(x), x) for name, x in inputs.items()}
 
-    return {name: copy(name, x) for name, x in inputs.items()}
+
+def _copies(arrays: list[Any]) -> dict[int, Any]:
+    """A copy of every array, by its id. Where several share a storage (that lies in one
+    piece), it is copied as a whole, once, and they are views of the copy."""
+    copies: dict[int, Any] = {}
+    sharing: dict[int, list[Any]] = {}
+    for array in arrays:
+        sharing.setdefault(id(memory.storage(array)), []).append(array)
+    for group in sharing.values():
+        owner = memory.storage(group[0])
+        whole = isinstance(owner, np.ndarray) and owner.size > 0
+        if (
+            len(group) > 1
+            and whole
+            and (owner.flags.c_contiguous or owner.flags.f_contiguous)
+        ):
+            flat = np.array(owner if owner.flags.c_contiguous else owner.T, order="C")
+            for a in group:
+                offset = a.ctypes.data - owner.ctypes.data
+                copies[id(a)] = np.ndarray(a.shape, a.dtype, flat, offset, a.strides)
+        else:
+            copies |= {id(a): backend_of(a).copy(a) for a in group}
+    return copies
 
 
 def measure_saved(
@@ -79,7 +113,7 @@ def measure_saved(
     Every input array that is no parameter (named in `parameters`, or marked as one) is
     copied first and dropped after the forward pass, so that it counts exactly if the tape
     saves it. The outputs' own arrays are held meanwhile, unless the tape saves them too.
-    An empty array costs NumPy 1 byte.
+    The byte that NumPy allocates for an empty array is left out.
 
     >>> import tinygrad_helix as th
     >>> x = th.ones(8, 4, requires_grad=True)
@@ -90,13 +124,15 @@ def measure_saved(
         fresh = _fresh(inputs, frozenset(parameters))
         outputs = _tensors(fn(**fresh))
         del fresh
-        held = {s.storage_id for s in memory.saved(*outputs)}
+        rows = memory.saved(*outputs)
+        held = {s.storage_id for s in rows}
+        empty = sum(s.first and s.nbytes == 0 and not s.parameter for s in rows)
         bare = [y.data for y in outputs if id(memory.storage(y.data)) not in held]
         before = numpy_bytes()
         del outputs
         after = numpy_bytes()
         del bare
-    return before - after
+    return max(0, before - after - empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +142,8 @@ class Profile:
     `ops` counts op nodes without getitem, `nodes` all. `peak_bytes` is the most that was
     alive, less gradients and inputs that the tape does not save; `peak_at` says in which
     phase and node that was, and the largest band (`op.label`) on the tape then.
-    `transient_bytes`: the most alive during the backward pass, less what was alive when
-    it began, less the gradients that it made. `workspace_bytes`: what stays allocated
+    `transient_bytes`: the most alive during the backward pass, less the gradients that it
+    had made by then, less what was alive when it began. `workspace_bytes`: what stays allocated
     when everything has been dropped. `no_grad_peak_bytes`: the peak of the forward pass
     alone under no_grad, inputs aside. `saved_tensors` counts distinct storages.
     """
@@ -128,12 +164,23 @@ class Profile:
 
 
 def _predicted(nodes: list[Any]) -> int | None:
-    """Σ of what the ops themselves state, where every op that saves states it."""
+    """Σ of what the ops themselves state, where every op that saves states it. An input
+    that a node before has saved, or that is a parameter, is no new storage."""
     total = 0
+    seen: set[int] = set()
     for node in nodes:
         predict = getattr(node.op, "predict", None)
         if predict is not None:
-            total += sum(predict(node.inputs, node.needs, **node.attrs).values())
+            held = {s.label: s.array for s in node.saved if s.array is not None}
+            for label, size in predict(node.inputs, node.needs, **node.attrs).items():
+                array = held.get(label)
+                known = array is not None and (
+                    id(memory.storage(array)) in seen or memory.is_parameter(array)
+                )
+                if not (known and isinstance(node.op.saves.get(label), Input)):
+                    total += size
+                if array is not None:
+                    seen.add(id(memory.storage(array)))
         elif any(
             s.array is not None and not memory.is_parameter(s.array) for s in node.saved
         ):
@@ -170,14 +217,12 @@ def profile(
             outputs = _tensors(fn(**fresh))
             rows = memory.saved(*outputs)
             held = {s.storage_id for s in rows}
-            unsaved = sum(
-                x.nbytes
-                for name, x in fresh.items()
-                if name not in names
-                and (isinstance(x, Tensor) or is_array(x))
-                and not memory.is_parameter(x.data if isinstance(x, Tensor) else x)
-                and id(memory.storage(x.data if isinstance(x, Tensor) else x)) not in held
-            )
+            owned = [
+                memory.storage(a) for a in map(_array, fresh.values()) if a is not None
+            ]
+            sizes = {id(a): a.nbytes for a in owned if not memory.is_parameter(a)}
+            unsaved = sum(size for key, size in sizes.items() if key not in held)
+            del owned
             nodes = memory.nodes(*outputs)
             predicted = _predicted(nodes)
             counts = sum(node.op.name != "getitem" for node in nodes), len(nodes)
@@ -208,8 +253,7 @@ def profile(
     ]
     top = int(np.argmax(peaks))
     bands = events[top].bands or events[max(0, top - 1)].bands
-    made = events[-1].gradients
-    transient = max(e.peak for e in events[forward_events:]) - entry - made
+    transient = max(e.peak - e.gradients for e in events[forward_events:]) - entry
     return Profile(
         ops=counts[0],
         nodes=counts[1],

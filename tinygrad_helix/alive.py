@@ -122,13 +122,17 @@ def _variables(frame: FrameType, kind: str, seen: set[int]) -> Iterator[tuple[st
     if module_level:
         seen.add(id(frame.f_globals))
     variables = frame.f_locals
+    # Before Python 3.13 a snapshot that the frame keeps. Is it held by more than the
+    # frame, `variables` and the call of getrefcount, someone has called locals().
+    shared = sys.getrefcount(variables) > 3
     for name, value in list(variables.items()):
         if not name.isidentifier() or (module_level and (name[0] == "_" or name == "Out")):
             continue  # names that tools make, and a notebook's own copies of Out
         label = f"{kind} `{name}` of {where} ({frame.f_code.co_filename}:{frame.f_lineno})"
         yield from _inside(label, value)
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(variables) is dict:
-        variables.clear()  # a snapshot (before Python 3.13) that would outlive this call
+    snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(variables) is dict
+    if snapshot and not shared:
+        variables.clear()  # it would outlive this call, and all that it holds
 
 
 def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -4,11 +4,12 @@ It takes an op's saved tensors one by one: is each read, is none written, is not
 beside them. For the op's mathematics there is `gradcheck`.
 """
 
+import os.path
+import re
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,31 +17,18 @@ import numpy as np
 from . import memory
 from .accounting import numpy_bytes, tracing
 from .backend import array_module, backend_of, is_array
+from .calls import Call, Finding, calls_of
 from .differentiate import grad
 from .errors import GraphError
-from .gradcheck import float_outputs
 from .modes import enable_grad, no_grad
-from .op import Input, Op, Output, _caller, apply
+from .op import Input, Op, Output, caller
+from .substitutes import halves, others
+from .tape import place_text
 from .tensor import Tensor
 
 __all__ = ["Audit", "Finding", "audit"]
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One fault of an op: what it is, of which label, how many bytes, how to mend it."""
-
-    op: str
-    label: str
-    what: str
-    nbytes: int
-    fix: str
-    place: str
-
-    def __str__(self) -> str:
-        name = f"{self.op}.{self.label}" if self.label else self.op
-        size = f" ({self.nbytes:,} bytes)" if self.nbytes else ""
-        return f"{name}: {self.what}{size}, at {self.place}. {self.fix}"
+_OWN = re.escape(os.path.dirname(__file__) + os.sep)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,37 +48,6 @@ class Audit:
         return "\n  ".join([head, *map(str, self.findings)])
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    op: type[Op]
-    arrays: tuple[Any, ...]
-    needs: tuple[bool, ...]
-    attrs: dict[str, Any]
-    place: str
-
-    def copies(self) -> list[Any]:
-        """Copies of the arrays: one a buffer's array, however often it was passed."""
-        made: dict[int, Any] = {}
-        for a in self.arrays:
-            if is_array(a) and id(a) not in made:
-                made[id(a)] = backend_of(a).copy(a)
-                if memory.is_parameter(a):
-                    memory.mark_parameter(made[id(a)])
-        return [made[id(a)] if is_array(a) else a for a in self.arrays]
-
-    def apply(self, arrays: list[Any]) -> tuple[list[Any], tuple[Tensor, ...]]:
-        """The inputs as leaves, and the outputs."""
-        leaves = [
-            Tensor(a, requires_grad=need) if is_array(a) else a
-            for a, need in zip(arrays, self.needs, strict=True)
-        ]
-        y = apply(self.op, *leaves, **self.attrs)
-        return leaves, y if isinstance(y, tuple) else (y,)
-
-    def finding(self, label: str, what: str, nbytes: int, fix: str) -> Finding:
-        return Finding(self.op.name, label, what, nbytes, fix, self.place)
-
-
 def audit(op: Any, *inputs: Any, **attrs: Any) -> Audit:
     """Whether an op keeps exactly what it reads, and says so.
 
@@ -100,12 +57,14 @@ def audit(op: Any, *inputs: Any, **attrs: Any) -> Audit:
     Findings, by what they say:
 
     - not read: a saved value, or half of it along an axis, was replaced (floats by NaN,
-      ints by others of the same array, bools by their negation) and no gradient changed;
+      ints by others of the same array, bools by their negation) and no gradient changed
+      (if that is so for some wanted gradients only, it says for which);
     - kept outside the tape: more bytes stay alive after forward than the tape and the
       outputs hold, measured by NumPy's tracemalloc domain;
     - a view: a saved array of the op's own keeps a larger buffer alive;
     - saved under no_grad: forward made something to keep, or it stayed alive, although
       no input needs a gradient;
+    - written by forward: an input, even if with the values that it had;
     - written by the vjp: a saved value, an input, an output or a cotangent has changed;
     - other bits in a second sweep over the retained graph;
     - predicted otherwise: `predict` and the bytes on the tape differ for a label
@@ -133,66 +92,38 @@ def audit(op: Any, *inputs: Any, **attrs: Any) -> Audit:
         arrays = tuple(x.data if isinstance(x, Tensor) else x for x in inputs)
         needs = tuple(isinstance(x, Tensor) and x.requires_grad for x in inputs)
         alone = [tuple(j == i for j in range(len(needs))) for i, n in enumerate(needs) if n]
-        place = "{}:{}".format(*_caller())
+        place = place_text(caller())
         wants = dict.fromkeys([needs, *alone])
-        calls = [_Call(op, arrays, wanted, attrs, place) for wanted in wants]
+        calls = [Call(op, arrays, wanted, attrs, place) for wanted in wants]
     else:
-        calls = _calls_of(op, inputs, attrs)
+        calls = calls_of(op, inputs, attrs)
     if not any(any(call.needs) for call in calls):
         raise GraphError(
             "audit got nothing that the tape records. Give at least one input a Tensor of "
             "floats with requires_grad=True."
         )
-    found: dict[Any, Finding] = {}
+    found: dict[Any, tuple[Finding, list[str]]] = {}
     with enable_grad():
         for call in calls:
             for f in _faults(call):
-                found.setdefault((f.op, f.label, f.what), f)
+                # Findings that differ in a number of bytes are one.
+                key = f.op, f.label, re.split(r"\d", f.what)[0]
+                found.setdefault(key, (f, []))[1].append(call.wanted())
     names = dict.fromkeys(call.op.name for call in calls)
-    return Audit(tuple(names), tuple(found.values()))
+    return Audit(tuple(names), tuple(_with_wanted(*pair) for pair in found.values()))
 
 
-def _calls_of(fn: Callable[..., Any], inputs: Any, attrs: Any) -> list[_Call]:
-    """The recorded calls of ops that `fn` makes; equal ones (but for values) once."""
-    with enable_grad():
-        ops = {node.op for node in memory.nodes(*float_outputs(fn(*inputs, **attrs)))}
-        calls: dict[Any, _Call] = {}
-        with _watched(ops, calls):
-            fn(*inputs, **attrs)
-    return list(calls.values())
+def _with_wanted(f: Finding, wanted: list[str]) -> Finding:
+    """A value that is not read, with the gradients that were wanted if not all were."""
+    if "not read" not in f.what or "" in wanted:
+        return f
+    listed = ", or only of ".join(dict.fromkeys(wanted))
+    return replace(f, what=f"{f.what}, when only the gradient of {listed} is wanted")
 
 
-@contextmanager
-def _watched(ops: set[type[Op]], calls: dict[Any, _Call]) -> Iterator[None]:
-    """Within the block each forward of `ops` is noted in `calls`."""
-    bound = {op: op.forward for op in ops}  # before any changes: ops inherit from ops
-    own = {op: op.__dict__.get("forward") for op in ops}
-
-    def watch(op: type[Op]) -> Callable[..., Any]:
-        def forward(xp: Any, *arrays: Any, needs: tuple[bool, ...], **attrs: Any) -> Any:
-            if any(needs):
-                kinds = tuple((a.shape, a.dtype.str) if is_array(a) else a for a in arrays)
-                key = (op, kinds, needs, tuple(attrs.items()))
-                place = "{}:{}".format(*_caller())
-                calls.setdefault(key, _Call(op, arrays, needs, attrs, place))
-            return bound[op](xp, *arrays, needs=needs, **attrs)
-
-        return forward
-
+def _faults(call: Call) -> Iterator[Finding]:
     try:
-        for op in ops:
-            op.forward = staticmethod(watch(op))
-        yield
-    finally:
-        for op, forward in own.items():
-            if forward is None:
-                del op.forward
-            else:
-                op.forward = forward
-
-
-def _faults(call: _Call) -> Iterator[Finding]:
-    try:
+        yield from _written_by_forward(call)
         yield from _beside_the_tape(call)
         leaves, ys = call.apply(call.copies())
         node = next((y.node for y in ys if y.node is not None), None)
@@ -202,10 +133,42 @@ def _faults(call: _Call) -> Iterator[Finding]:
         yield from _sweeps(call, node, leaves, ys)
         yield from _unread(call, node, ys)
     except GraphError as error:
-        yield call.finding("", "breaks the contract", 0, str(error))
+        inside = _OWN + r"calls\.py:\d+"  # where this package repeats the call
+        text = re.sub(rf" \(in {inside}\)", "", str(error))
+        text = re.sub(inside, lambda _: call.place, text)
+        yield call.finding("", "breaks the contract", 0, text)
 
 
-def _beside_the_tape(call: _Call) -> Iterator[Finding]:
+def _written_by_forward(call: Call) -> Iterator[Finding]:
+    """Inputs that forward writes to: as arrays that refuse it, and by their bytes."""
+
+    def writes(*which: int) -> bool:
+        arrays = call.copies()
+        locked = [arrays[i] for i in which]
+        before = [_bits(a) for a in locked]
+        for a in locked:
+            a.flags.writeable = False
+        xp = array_module(locked[0])
+        try:
+            call.op.forward(xp, *arrays, needs=call.needs, **call.attrs)
+        except ValueError as error:
+            if "read-only" not in str(error):
+                raise
+            return True
+        return [_bits(a) for a in locked] != before
+
+    inputs = [i for i, a in enumerate(call.arrays) if is_array(a)]
+    for i in inputs if writes(*inputs) else ():
+        if writes(i):
+            yield call.finding(
+                call.names()[i],
+                "written by forward",
+                call.arrays[i].nbytes,
+                "Compute into an array of forward's own.",
+            )
+
+
+def _beside_the_tape(call: Call) -> Iterator[Finding]:
     """What stays alive after forward, with and without recording."""
     alive = _alive(call)
     if alive > 0:
@@ -226,7 +189,7 @@ def _beside_the_tape(call: _Call) -> Iterator[Finding]:
             yield call.finding(label, "saved under no_grad", value.nbytes, drop)
 
 
-def _alive(call: _Call) -> int:
+def _alive(call: Call) -> int:
     """Bytes alive after forward, less those of the tape and the outputs.
 
     The inputs are copied under tracing and dropped, so that one that the op holds on to
@@ -243,7 +206,7 @@ def _alive(call: _Call) -> int:
         return numpy_bytes() - sum(max(owner.nbytes, 1) for owner in owners.values())
 
 
-def _bytes(call: _Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]:
+def _bytes(call: Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]:
     """Counted bytes by label, against `predict` and against what the values span."""
     rows = memory.saved(*ys)
     counted = {s.label: s.nbytes for s in rows if s.first and not s.parameter}
@@ -273,7 +236,7 @@ def _bytes(call: _Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]:
 
 
 def _sweeps(
-    call: _Call, node: Any, leaves: list[Any], ys: tuple[Tensor, ...]
+    call: Call, node: Any, leaves: list[Any], ys: tuple[Tensor, ...]
 ) -> Iterator[Finding]:
     """Two sweeps over the retained graph: nothing written, the same bits twice."""
     xs = [x for x, need in zip(leaves, call.needs, strict=True) if need]
@@ -318,7 +281,7 @@ def _bits(a: Any) -> bytes | None:
     return backend_of(a).to_numpy(a).tobytes() if is_array(a) else None
 
 
-def _unread(call: _Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]:
+def _unread(call: Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]:
     """Replace each half of each saved value: some gradient must change."""
     kept = {s.label: s.value for s in node.saved}
     dys = _cotangents(ys)
@@ -342,7 +305,7 @@ def _unread(call: _Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]
     clean = gradients()
 
     def is_read(label: str, value: Any, part: Any) -> bool:
-        for other in _others(value, part):
+        for other in others(value, part):
             try:
                 if gradients(label, other) != clean:
                     return True
@@ -354,9 +317,9 @@ def _unread(call: _Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]
         if not is_array(value) or value.size == 0:
             continue
         unread = ""
-        for halves in _halves(value):
-            missed = [name for name, part in halves if not is_read(label, value, part)]
-            if len(missed) == len(halves):
+        for parts in halves(value):
+            missed = [name for name, part in parts if not is_read(label, value, part)]
+            if len(missed) == len(parts):
                 unread = "all of it"
                 break
             unread = unread or " ".join(missed)
@@ -367,33 +330,3 @@ def _unread(call: _Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]
                 value.nbytes if unread == "all of it" else value.nbytes // 2,
                 "Keep what the vjp reads, and only where `needs` wants what reads it.",
             )
-
-
-def _halves(value: Any) -> Iterator[list[tuple[str, Any]]]:
-    """Both halves along the first and the last axis that have two elements or more."""
-    axes = [i for i, n in enumerate(value.shape) if n > 1]
-    if not axes:
-        yield [("all of it", ...)]
-    for axis in dict.fromkeys(axes[:1] + axes[-1:]):
-        middle = value.shape[axis] // 2
-        lead = (slice(None),) * axis
-        yield [
-            (f"the first half of axis {axis}", (*lead, slice(None, middle))),
-            (f"the second half of axis {axis}", (*lead, slice(middle, None))),
-        ]
-
-
-def _others(value: Any, part: Any) -> Iterator[Any]:
-    """Copies of `value` that differ in `part`, the likeliest to matter first."""
-    xp = array_module(value)
-    elsewhere = xp.flip(value)
-    if value.dtype.kind == "f":
-        candidates = [xp.full_like(value, xp.nan), elsewhere]
-    elif value.dtype.kind == "b":
-        candidates = [~value]
-    else:
-        candidates = [elsewhere, -value, value + 1]
-    for candidate in candidates:
-        other = value.copy()
-        other[part] = candidate[part]
-        yield other

@@ -79,8 +79,12 @@ class Backend:
 
     def owner(self, array: Array) -> Array:
         """The array whose buffer `array` looks into: itself unless it is a view."""
-        while isinstance(array.base, np.ndarray):
-            array = array.base
+        while (base := array.base) is not None:
+            if not isinstance(base, np.ndarray):
+                base = getattr(base, "base", None)  # what as_strided puts in between
+                if not isinstance(base, np.ndarray):
+                    break
+            array = base
         return array
 
 

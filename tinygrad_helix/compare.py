@@ -10,9 +10,10 @@ import numpy as np
 
 from .accounting import profile
 from .backend import get_backend, is_array
-from .differentiate import backward, grad
+from .differentiate import grad
 from .errors import DTypeError, GraphError, ShapeError
-from .report import Report, gradient_errors, output_folder, row
+from .report import Report, environment, gradient_errors, output_folder, row
+from .sweep import Sweep
 from .tensor import Tensor
 
 __all__ = ["compare"]
@@ -70,10 +71,36 @@ def _gradients(
     }
 
 
+def _leaves(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """New leaves on the same arrays, so that nothing reaches the caller's Tensors or the
+    graphs that these came from; one Tensor under two names stays one."""
+    made: dict[int, Tensor] = {}
+    leaves = {}
+    for name, x in inputs.items():
+        if isinstance(x, Tensor):
+            if id(x) not in made:
+                made[id(x)] = Tensor(x.data, requires_grad=x.requires_grad)
+            x = made[id(x)]
+        leaves[name] = x
+    return leaves
+
+
 def _in_float64(x: Any) -> Any:
     if isinstance(x, Tensor) and x.dtype.kind == "f":
         return Tensor(x.data.astype(np.float64), requires_grad=x.requires_grad)
     return x.astype(np.float64) if is_array(x) and x.dtype.kind == "f" else x
+
+
+def _exact(
+    fn: Callable[..., Any], inputs: Mapping[str, Any], dy: Tensor, name: str
+) -> dict[str, np.ndarray]:
+    """The gradients of a run in float64; none if the function does not run so, because it
+    closes over float32 parameters, say (it has run in its own dtype before)."""
+    exact = {k: _in_float64(x) for k, x in inputs.items()}
+    try:
+        return _gradients(_run(fn, exact, name), exact, _in_float64(dy))
+    except Exception:
+        return {}
 
 
 def compare(
@@ -93,8 +120,9 @@ def compare(
 
     `variants` maps names to functions that are called as fn(**inputs); the (first) result
     is swept from `cotangent` (by default ones for a single element, else N(0, 1) from a
-    fixed seed). `reference` (by default the first variant) is what gradients are compared
-    with. `parameters` names the inputs that count as parameters, not as saved bytes.
+    fixed seed). `reference` (by default the first variant) is what values and gradients are
+    compared with; where it runs in float64 too, gradients are compared with that run. What
+    the variants close over gets no gradients from this. `parameters` names the inputs that count as parameters, not as saved bytes.
     `predicted` gives bytes by variant where the ops do not state them (`Op.predict`), and
     `modes` the mode and policy to show. Times are medians of `repeats` interleaved runs,
     untraced, after one to warm up; bytes come from runs of their own. With `out`, the
@@ -114,7 +142,7 @@ def compare(
     if repeats < 1:
         raise ShapeError(f"repeats={repeats}: at least 1 run is needed.")
     if out is not None:
-        output_folder(out)
+        output_folder(out, keep=False)
     names = tuple(parameters)
     missing = [name for name in names if name not in inputs]
     if missing:
@@ -122,6 +150,7 @@ def compare(
             f"parameters names {', '.join(missing)}, which are no inputs. The inputs are: "
             f"{', '.join(inputs)}."
         )
+    inputs = _leaves(inputs)
     ys = {name: _run(fn, inputs, name) for name, fn in variants.items()}
     shape = ys[reference].shape
     for name, y in ys.items():
@@ -143,11 +172,13 @@ def compare(
         name: float((y.data.astype(np.float64) * dy.data).sum()) for name, y in ys.items()
     }
     gradients = {name: _gradients(y, inputs, dy) for name, y in ys.items()}
-    del ys
-    exact_inputs = {k: _in_float64(x) for k, x in inputs.items()}
-    exact = _gradients(
-        _run(variants[reference], exact_inputs, reference), exact_inputs, _in_float64(dy)
-    )
+    values = {name: y.data for name, y in ys.items()}
+    value_diffs = {
+        name: gradient_errors({"y": v}, {"y": values[reference]})["y"]
+        for name, v in values.items()
+    }
+    del ys, values
+    exact = _exact(variants[reference], inputs, dy, reference)
     profiles = {
         name: profile(variants[name], inputs, parameters=names, cotangent=dy.data)
         for name in tqdm(variants, desc="measuring", disable=None, leave=False)
@@ -162,6 +193,7 @@ def compare(
                 profiles[name],
                 loss=losses[name],
                 times=times[name],
+                value_diff=value_diffs[name],
                 diffs=gradient_errors(gradients[name], gradients[reference]),
                 grads=gradient_errors(gradients[name], exact),
                 mode=mode,
@@ -169,7 +201,7 @@ def compare(
                 predicted=(predicted or {}).get(name),
             )
         )
-    config = {"dtype": str(dtype), "device": device, "repeats": repeats}
+    config = {"dtype": str(dtype), "device": device, "repeats": repeats} | environment()
     report = Report(config, rows, [], {k: p.events for k, p in profiles.items()}, reference)
     if out is not None:
         report.save(out)
@@ -182,23 +214,17 @@ def _times(
     dy: Tensor,
     repeats: int,
 ) -> dict[str, list[tuple[float, float]]]:
-    """(forward, backward) seconds of every variant, in turns; gradients are put back."""
-    leaves = [x for x in inputs.values() if isinstance(x, Tensor) and x.requires_grad]
-    before = [x.grad for x in leaves]
+    """(forward, backward) seconds of every variant, in turns; no gradient lands."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     for turn in range(repeats + 1):
         for name, fn in variants.items():
-            for x in leaves:
-                x.grad = None
             time.sleep(PAUSE)
             start = time.perf_counter()
             y = _first(fn(**inputs))
             middle = time.perf_counter()
-            backward(y, dy)
+            arrived = Sweep([y.edge], [dy.data], Tensor._of_edge).run()
             end = time.perf_counter()
-            del y
+            del y, arrived
             if turn:
                 times[name].append((middle - start, end - middle))
-    for x, g in zip(leaves, before, strict=True):
-        x.grad = g
     return times

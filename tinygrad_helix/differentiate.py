@@ -91,6 +91,8 @@ def _added(grad: Tensor | None, total: Any) -> Tensor:
     if grad is None:
         return Tensor._of(_own(total, backend_of(total.value)), None)
     array = grad._data
+    if not array.flags.writeable:
+        return Tensor._of(array + total.value, None)
     array += total.value
     memory.bump(array)
     return grad

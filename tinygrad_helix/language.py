@@ -68,8 +68,8 @@ def compare_language_model(
     gradients; `model` rows of the whole step, its loss after the last step included.
     Every variant sees the same batches and starts from the same weights; the variants take
     turns at every step, `warmup` of which are not timed. Bytes are measured before the
-    training, untimed. Gradients at step 0 are compared with the composed form, and with a
-    float64 run of it.
+    training, untimed. Loss and gradients at step 0 are compared with the composed form, and
+    the gradients with a float64 run of it.
     """
     from tqdm.auto import tqdm
 
@@ -80,7 +80,7 @@ def compare_language_model(
         if value < least:
             raise ShapeError(f"{name}={value}: it must be at least {least}.")
     if out is not None:
-        output_folder(out)
+        output_folder(out, keep=False)
     source = data.load_text(text)
     batches = iter(data.ByteBatches(source, batch, seq, seed))
     variants = _variants(policies)
@@ -92,8 +92,9 @@ def compare_language_model(
     }
     exact = _model(dim, layers, seed, "float64", "composed", None)
     tokens, targets = next(batches)
-    gradients = {name: _gradients(m, tokens, targets) for name, m in models.items()}
-    exact_gradients = _gradients(exact, tokens, targets)
+    first = {name: _gradients(m, tokens, targets) for name, m in models.items()}
+    value, gradients = first["composed"]
+    _, exact_gradients = _gradients(exact, tokens, targets)
     profiles = {
         name: profile(model.loss, {"tokens": tokens, "targets": targets})
         for name, model in tqdm(models.items(), desc="measuring", disable=None, leave=False)
@@ -107,8 +108,9 @@ def compare_language_model(
                 profiles[name],
                 loss=losses[name],
                 times=times[name],
-                diffs=gradient_errors(gradients[name], gradients["composed"]),
-                grads=gradient_errors(gradients[name], exact_gradients),
+                value_diff=gradient_errors({"y": first[name][0]}, {"y": value})["y"],
+                diffs=gradient_errors(first[name][1], gradients),
+                grads=gradient_errors(first[name][1], exact_gradients),
                 mode=mode,
                 policy=None if policy is None else name.removeprefix("fused "),
                 predicted=sum(predicted.values()),
@@ -182,10 +184,15 @@ def _one_block(
     )
 
 
-def _gradients(model: Any, tokens: Any, targets: Any) -> dict[str, np.ndarray]:
+def _gradients(
+    model: Any, tokens: Any, targets: Any
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The loss, and its gradients by parameter."""
     named = dict(model.named_parameters())
-    found = grad(model.loss(tokens, targets), list(named.values()))
-    return {k: g.numpy() for k, g in zip(named, found, strict=True) if g is not None}
+    loss = model.loss(tokens, targets)
+    found = grad(loss, list(named.values()))
+    grads = {k: g.numpy() for k, g in zip(named, found, strict=True) if g is not None}
+    return loss.data, grads
 
 
 def _train(

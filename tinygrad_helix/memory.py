@@ -215,7 +215,9 @@ class Ledger:
         if entry is not None:
             entry[0] += 1
         elif id(owner) not in _parameters:
-            self._held[id(owner)] = [1, name, owner.nbytes]
+            key = id(owner)
+            gone = weakref.ref(owner, lambda _: self._drop(key))  # without a sweep
+            self._held[key] = [1, name, owner.nbytes, gone]
             self._bands[name] += owner.nbytes
 
     def release(self, array: Any) -> None:
@@ -226,7 +228,11 @@ class Ledger:
             return
         entry[0] -= 1
         if entry[0] == 0:
-            del self._held[key]
+            self._drop(key)
+
+    def _drop(self, key: int) -> None:
+        entry = self._held.pop(key, None)
+        if entry is not None:
             self._bands[entry[1]] -= entry[2]
 
     def event(self, phase: str, op: str, place: str, gradients: int = 0) -> None:

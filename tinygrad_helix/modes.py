@@ -4,10 +4,13 @@ A mode is a context variable, so neither threads nor asyncio tasks leak it into 
 another, and it is put back whatever way a block or a decorated function ends.
 """
 
+import inspect
 from collections.abc import Callable
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
+
+from .errors import DTypeError
 
 __all__ = [
     "detect_anomaly",
@@ -21,6 +24,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _recording: ContextVar[bool] = ContextVar("recording", default=True)
 _checking: ContextVar[bool] = ContextVar("checking", default=False)
 
+_entered: ContextVar[tuple[bool, ...]] = ContextVar(
+    "entered", default=()
+)  # what was before
+
 is_grad_enabled: Callable[[], bool] = _recording.get
 is_anomaly_detected: Callable[[], bool] = _checking.get
 
@@ -31,16 +38,35 @@ class _Mode:
     variable: ContextVar[bool]
     value: bool
 
-    def __init__(self) -> None:
-        self._tokens: list[Token[bool]] = []  # a stack: one object may be entered twice
+    def __init__(self, *args: Any) -> None:
+        if args:
+            name = type(self).__name__
+            raise DTypeError(f"{name} takes no argument. Write @{name}() in brackets.")
 
     def __enter__(self) -> None:
-        self._tokens.append(self.variable.set(self.value))
+        _entered.set((*_entered.get(), self.variable.get()))
+        self.variable.set(self.value)
 
     def __exit__(self, *exc_info: object) -> None:
-        self.variable.reset(self._tokens.pop())
+        *outer, before = _entered.get()
+        _entered.set(tuple(outer))
+        self.variable.set(before)
 
     def __call__(self, fn: _F) -> _F:
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise DTypeError(
+                f"@{type(self).__name__}() on a generator function would not cover its "
+                "body. Write `with` inside it, around what it computes between yields."
+            )
+        if inspect.iscoroutinefunction(fn):
+
+            @wraps(fn)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                with type(self)():
+                    return await fn(*args, **kwargs)
+
+            return awaited  # type: ignore[return-value]
+
         @wraps(fn)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             with type(self)():

@@ -23,7 +23,7 @@ from . import memory
 from .backend import backend_of, is_array
 from .errors import DTypeError, GraphError
 from .modes import is_anomaly_detected, is_grad_enabled
-from .tape import Edge, Node, SavedTensor, check_finite
+from .tape import Edge, Node, SavedTensor, check_finite, place_text
 from .tensor import Tensor
 
 __all__ = ["Constant", "Input", "Intermediate", "Op", "Output", "apply"]
@@ -120,26 +120,45 @@ class Op:
         raise GraphError("an op needs a static method vjp(dy, saved, *, needs, inputs).")
 
 
-_PACKAGE = os.path.dirname(__file__)
-_ENGINE = (
-    os.path.join(_PACKAGE, "op.py"),
-    os.path.join(_PACKAGE, "tensor.py"),
-    os.path.join(_PACKAGE, "ops") + os.sep,
+_PACKAGE = os.path.dirname(__file__) + os.sep
+_ENGINE = tuple(
+    [_PACKAGE + f"{name}.py" for name in ("differentiate", "op", "sweep", "tape", "tensor")]
+    + [_PACKAGE + "ops" + os.sep]
 )
-_engine_files: dict[str, bool] = {}
+_TUTORIALS = _PACKAGE + "tutorials" + os.sep
+_OUTSIDE, _INSIDE, _IN_ENGINE = range(3)
+_kinds: dict[str, int] = {}  # of files, by name
 
 
-def _caller() -> tuple[str, int]:
-    """File and line of the nearest frame that is not the engine's own."""
+def _kind_of(file: str) -> int:
+    if file.startswith(_ENGINE) or file.startswith("<frozen"):
+        kind = _IN_ENGINE
+    elif file.startswith(_PACKAGE) and not file.startswith(_TUTORIALS):
+        kind = _INSIDE
+    else:
+        kind = _OUTSIDE
+    _kinds[file] = kind
+    return kind
+
+
+def caller() -> tuple[tuple[str, int], ...]:
+    """Where an op was called: file and line of the nearest frame outside the engine, and
+    if that is in this package (a layer, say), before it those of the code that called in.
+    """
     frame = sys._getframe(2)
-    while True:
+    inner = None
+    while frame is not None:
         file = frame.f_code.co_filename
-        inside = _engine_files.get(file)
-        if inside is None:
-            inside = _engine_files[file] = file.startswith(_ENGINE)
-        if not inside or frame.f_back is None:
-            return file, frame.f_lineno
+        kind = _kinds.get(file)
+        if kind is None:
+            kind = _kind_of(file)
+        if kind == _OUTSIDE:
+            here = (file, frame.f_lineno)
+            return (here,) if inner is None else (here, inner)
+        if kind == _INSIDE and inner is None:
+            inner = (file, frame.f_lineno)
         frame = frame.f_back
+    return (inner or ("?", 0),)
 
 
 def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
@@ -162,17 +181,18 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
             if backend is None:
                 backend = backend_of(x._data)
         else:
-            if isinstance(x, np.generic):
-                x = x.item()
-            elif not (x is None or is_array(x) or isinstance(x, (int, float))):
-                raise DTypeError(
-                    f"{op.name} takes Tensors, arrays and numbers; got "
-                    f"{type(x).__name__}. Make a Tensor of it first."
-                )
+            if x is not None and type(x) is not np.ndarray:
+                x = _plain_operand(op, x)
             arrays.append(x)
             needs.append(False)
-            if backend is None and is_array(x):
-                backend = backend_of(x)
+            if is_array(x):
+                if x.dtype.kind not in "fiub":
+                    raise DTypeError(
+                        f"{op.name} takes arrays of floats, ints or bools; got "
+                        f"{x.dtype}. Convert it first."
+                    )
+                if backend is None:
+                    backend = backend_of(x)
     if backend is None:  # numbers alone
         arrays = [x if x is None else Tensor(x)._data for x in inputs]
         backend = backend_of(arrays[0])
@@ -194,7 +214,7 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
             tuple([(a.shape, a.dtype) if is_array(a) else None for a in arrays]),
             tuple([(v.shape, v.dtype) for v in ys]),
             attrs,
-            _caller(),
+            caller(),
         )
         if saved:
             node.saved = _declared(op, saved, arrays, given, ys)
@@ -204,7 +224,7 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
                     ledger.hold(f"{op.name}.{s.label}", s.array)
     if ledger is not None and wrapped:  # a vjp's own calls belong to its node's event
         del saved
-        place = node.place if node is not None else "{}:{}".format(*_caller())
+        place = node.place if node is not None else place_text(caller())
         ledger.event("forward", op.name, place)
     if not wrapped:
         return ys[0] if single else ys
@@ -213,10 +233,24 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
     return tuple([Tensor._of(v, node, i) for i, v in enumerate(ys)])
 
 
+def _plain_operand(op: type[Op], x: Any) -> Any:
+    """A number as Python's own, an array of a subclass as a plain one; nothing else."""
+    if isinstance(x, np.generic):
+        x = x.item()
+    if isinstance(x, (int, float)):
+        return x
+    if is_array(x):
+        return backend_of(x).asarray(x)
+    raise DTypeError(
+        f"{op.name} takes Tensors, arrays and numbers; got {type(x).__name__}. Make a "
+        "Tensor of it first."
+    )
+
+
 def _check_outputs(op: type[Op], inputs: Any, arrays: Any, ys: Any) -> None:
     """Under detect_anomaly: name the input, or else the op, that is the first to hold a
     value that is not finite."""
-    here = "{} at {}:{}".format(op.name, *_caller())
+    here = f"{op.name} at {place_text(caller())}"
     for i, (x, array) in enumerate(zip(inputs, arrays, strict=True)):
         made = getattr(x, "node", None)
         what = "not made by an op" if made is None else f"made by {made!r}"

@@ -1,9 +1,12 @@
 """The result of a comparison: rows, tables, JSON, and the checks on them."""
 
+import html
 import json
+import math
 import os
+import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,22 @@ from .errors import HelixError
 from .memory import Event
 from .viz.timeline import draw_timeline, text_timeline
 
-__all__ = ["Report", "Row", "aligned", "gradient_errors", "output_folder", "row"]
+__all__ = [
+    "SCHEMA",
+    "Report",
+    "Row",
+    "aligned",
+    "differing",
+    "environment",
+    "gradient_errors",
+    "output_folder",
+    "plain",
+    "row",
+]
 
 SCHEMA = "tinygrad_helix.compare/1"
+# Where these settings differ, the bytes of two reports are not comparable.
+SETTINGS = ("dtype", "dim", "layers", "batch", "seq", "set")
 
 
 @dataclass(slots=True)
@@ -26,7 +42,9 @@ class Row:
 
     Bytes are those of `accounting.Profile`. `saved_bytes` holds `predicted` (or None),
     `counted` and `measured`. `grads` is, by input, max|g - r| / max|r| against a float64
-    run of the reference; `max_rel_grad_diff` the worst of it against the reference itself.
+    run of the reference, and empty where the reference does not run in float64 (it closes
+    over float32 parameters, say); `max_rel_grad_diff` the worst of it against the reference
+    itself. `max_rel_value_diff` is the same of the output (of a model: the loss at step 0).
     """
 
     variant: str
@@ -45,6 +63,7 @@ class Row:
     bwd_ms: float
     step_ms: dict[str, float]
     loss: float
+    max_rel_value_diff: float
     max_rel_grad_diff: float
     grads: dict[str, float]
 
@@ -55,6 +74,7 @@ def row(
     *,
     loss: float,
     times: Sequence[Sequence[float]],
+    value_diff: float,
     diffs: Mapping[str, float],
     grads: Mapping[str, float],
     mode: str | None = None,
@@ -84,7 +104,8 @@ def row(
         bwd_ms=1e3 * statistics.median(t[1] for t in times),
         step_ms={"median": statistics.median(steps), "min": min(steps)},
         loss=loss,
-        max_rel_grad_diff=max(diffs.values(), default=0.0),
+        max_rel_value_diff=value_diff,
+        max_rel_grad_diff=_worst(diffs.values()),
         grads=dict(grads),
     )
 
@@ -92,12 +113,46 @@ def row(
 def gradient_errors(
     got: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]
 ) -> dict[str, float]:
-    """max|g - r| / max|r| by name (absolute where r is all zero)."""
-    errors = {}
-    for name, r in reference.items():
-        scale = float(np.abs(r).max(initial=0.0)) or 1.0
-        errors[name] = float(np.abs(got[name] - r).max(initial=0.0)) / scale
-    return errors
+    """max|g - r| / max|r| by name (absolute where r is all zero; NaN where one is NaN)."""
+    return {name: _error(np.asarray(got[name]), r) for name, r in reference.items()}
+
+
+def _error(got: np.ndarray, reference: np.ndarray) -> float:
+    differ = got != reference  # equal infinities agree
+    finite = np.abs(reference[np.isfinite(reference)])
+    scale = float(finite.max(initial=0.0)) or 1.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(np.abs(got[differ] - reference[differ]).max(initial=0.0)) / scale
+
+
+def _worst(values: Iterable[float]) -> float:
+    """The largest, or NaN if one is NaN (which `max` may pass over)."""
+    return float(np.max([0.0, *values]))
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON can hold it: None in the place of NaN and infinity."""
+    if isinstance(value, Mapping):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def environment() -> dict[str, Any]:
+    """The versions and the machine that a report was made with."""
+    from . import __version__
+
+    return {
+        "versions": {
+            "tinygrad_helix": __version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+        },
+        "machine": {"platform": platform.platform(), "cores": os.cpu_count()},
+    }
 
 
 @dataclass(slots=True)
@@ -114,8 +169,8 @@ class Report:
     def check(self) -> list[str]:
         """What does not agree, a sentence each; empty when all does.
 
-        Predicted, counted and measured bytes must be equal, and gradients agree with the
-        reference to 1e-4 (float32) or 1e-10 (float64).
+        Predicted, counted and measured bytes must be equal, and values and gradients agree
+        with the reference to 1e-4 (float32) or 1e-10 (float64).
         """
         bound = 1e-10 if self.config.get("dtype") == "float64" else 1e-4
         found = []
@@ -131,21 +186,32 @@ class Report:
                         f"{name}: {c:,} saved bytes counted, {m:,} measured: "
                         + (f"{extra:,} are kept outside the tape." if extra > 0 else "")
                     )
-                if not r.max_rel_grad_diff <= bound:
-                    found.append(
-                        f"{name}: gradients differ from {self.reference} by "
-                        f"{r.max_rel_grad_diff:.1e} (bound {bound:.0e})."
-                    )
+                for of, by in (
+                    ("values", r.max_rel_value_diff),
+                    ("gradients", r.max_rel_grad_diff),
+                ):
+                    if not by <= bound:
+                        found.append(
+                            f"{name}: {of} differ from {self.reference} by {by:.1e} "
+                            f"(bound {bound:.0e})."
+                        )
         return found
 
     def against(self, old: Mapping[str, Any]) -> list[str]:
         """Where saved or peak bytes rose against an earlier report's JSON.
 
         Saved bytes are compared exactly, peaks with 64 KiB + 1 % for Python's own objects.
+        A variant that is missing now is told too, and settings that differ.
         """
-        rose = []
+        rose = differing(self.config, old.get("config", {}))
         for key, rows in (("rows", self.rows), ("model", self.model)):
             before = {r["variant"]: r for r in old.get(key, ())}
+            names = {r.variant for r in rows}
+            rose += [
+                f"{key}, {name}: it is in the earlier report and missing now."
+                for name in before
+                if name not in names
+            ]
             for r in rows:
                 b = before.get(r.variant)
                 if b is None:
@@ -161,14 +227,16 @@ class Report:
         return rose
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain data: schema, config, rows, model."""
-        return {
-            "schema": SCHEMA,
-            "config": self.config,
-            "reference": self.reference,
-            "rows": [asdict(r) for r in self.rows],
-            "model": [asdict(r) for r in self.model],
-        }
+        """The report as plain data: schema, config, rows, model (null for NaN)."""
+        return plain(
+            {
+                "schema": SCHEMA,
+                "config": self.config,
+                "reference": self.reference,
+                "rows": [asdict(r) for r in self.rows],
+                "model": [asdict(r) for r in self.model],
+            }
+        )
 
     def save(self, out: str | os.PathLike[str]) -> list[Path]:
         """Write report.json and the picture of live memory into the folder `out`.
@@ -178,7 +246,8 @@ class Report:
         """
         folder = output_folder(out)
         paths = [folder / "report.json"]
-        paths[0].write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False)
+        paths[0].write_text(text + "\n", encoding="utf-8")
         if self.events:
             try:
                 title = "One step, live memory over its events"
@@ -189,22 +258,29 @@ class Report:
         return paths
 
     def __str__(self) -> str:
-        return "\n\n".join(f"{title}\n{aligned(lines)}" for title, lines in self._tables())
+        return "\n\n".join(
+            "\n".join([title, aligned(lines), *notes])
+            for title, lines, notes in self._tables()
+        )
 
     def _repr_html_(self) -> str:
-        html = ""
-        for title, (head, *lines) in self._tables():
-            cells = "".join(f"<th>{c}</th>" for c in head)
+        text = ""
+        for title, (head, *lines), notes in self._tables():
+            cells = "".join(f"<th>{html.escape(c)}</th>" for c in head)
             body = "".join(
                 "<tr>"
-                + "".join(f"<td style='text-align:right'>{c}</td>" for c in line)
+                + "".join(
+                    f"<td style='text-align:right'>{html.escape(c)}</td>" for c in line
+                )
                 + "</tr>"
                 for line in lines
             )
-            html += f"<table><caption>{title}</caption><tr>{cells}</tr>{body}</table>"
-        return html
+            caption = html.escape(title)
+            text += f"<table><caption>{caption}</caption><tr>{cells}</tr>{body}</table>"
+            text += "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+        return text
 
-    def _tables(self) -> list[tuple[str, list[list[str]]]]:
+    def _tables(self) -> list[tuple[str, list[list[str]], list[str]]]:
         tables = []
         for title, rows in (("One block", self.rows), ("The whole step", self.model)):
             if not rows:
@@ -214,7 +290,8 @@ class Report:
             saved = [
                 ["variant", "ops", "predicted", "counted", "measured", "peak", "transient"]
             ]
-            other = [["variant", "forward", "backward", "step", "loss", "grads", "float64"]]
+            other = [["variant", "forward", "backward", "step", "loss"]]
+            other[0] += ["values", "grads", "float64"]
             for r in rows:
                 s = r.saved_bytes
                 saved.append(
@@ -233,21 +310,39 @@ class Report:
                         f"{r.bwd_ms:.1f} ms",
                         f"{r.step_ms['median']:.1f} ms",
                         f"{r.loss:.5g}",
+                        f"{r.max_rel_value_diff:.1e}",
                         f"{r.max_rel_grad_diff:.1e}",
-                        f"{max(r.grads.values(), default=0.0):.1e}",
+                        f"{_worst(r.grads.values()):.1e}" if r.grads else "-",
                     ]
                 )
+            notes = [
+                f"{r.variant}: {r.workspace_bytes:,} bytes stay allocated after the step: "
+                "scratch, or copies kept outside the tape"
+                for r in rows
+                if r.workspace_bytes > 0
+            ]
             tables.append(
-                (f"{title}: bytes saved for the backward pass, and the peak", saved)
+                (f"{title}: bytes saved for the backward pass, and the peak", saved, notes)
             )
             tables.append(
                 (
-                    f"{title}: median times; gradients against {self.reference} (grads) "
-                    "and its float64 run (float64)",
+                    f"{title}: median times; differences from {self.reference} (values, "
+                    "grads) and its float64 run",
                     other,
+                    [],
                 )
             )
         return tables
+
+
+def differing(config: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
+    """The settings in which an earlier report's config differs, a sentence each."""
+    return [
+        f"config: {name} is {config[name]!r} and was {old.get(name)!r}: the bytes of the two "
+        "reports are not comparable."
+        for name in SETTINGS
+        if name in config and plain(config[name]) != old.get(name)
+    ]
 
 
 def aligned(lines: Sequence[Sequence[str]], left: int = 1) -> str:
@@ -262,14 +357,20 @@ def aligned(lines: Sequence[Sequence[str]], left: int = 1) -> str:
     )
 
 
-def output_folder(out: str | os.PathLike[str]) -> Path:
-    """The folder `out`, made if need be; an error if nothing can be written there."""
+def output_folder(out: str | os.PathLike[str], keep: bool = True) -> Path:
+    """The folder `out`, made if need be; an error if nothing can be written there.
+
+    With `keep=False` it is only tried: what had to be made is taken away again.
+    """
     folder = Path(out)
+    made = [] if keep else [p for p in (folder, *folder.parents) if not p.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"
         probe.write_bytes(b"")
         probe.unlink()
+        for new in made:
+            new.rmdir()
     except OSError as error:
         raise HelixError(
             f"the output folder {str(folder)!r} cannot be written to ({error.strerror}). "

@@ -6,7 +6,8 @@ topological sort. Cotangents live in dicts that are local to the sweep, and leav
 they are used; a node's saved tensors are dropped as soon as its vjp has run.
 """
 
-import itertools
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from .backend import backend_of, is_array
 from .errors import (
     DoubleBackwardError,
     GraphError,
-    InPlaceModificationError,
     SavedTensorsFreedError,
 )
 from .modes import is_anomaly_detected
@@ -132,9 +132,8 @@ class Sweep:
         for leaf, total in self.arrived.items():
             if type(leaf) is Leaf and leaf.hooks:
                 name = "a leaf's gradient"
-                value = self._through(leaf.hooks, total.value, name)
-                total.owned = total.owned and value is total.value
-                total.value = value
+                total.value = self._through(leaf.hooks, total.value, name)
+                total.owned = False  # a hook may have kept it
         return self.arrived
 
     def _visit(self, node: Node, sums: list[Sum | None]) -> None:
@@ -171,11 +170,16 @@ class Sweep:
                 if wants[i]:
                     what = f"the cotangent of input {i}, from the vjp of {node!r},"
                     check_finite(plain(value), what)
+        known = None
         for i, edge in enumerate(node.edges):
             if edge is not None and wants[i]:
                 value = self._fit(node, i, results[i])
-                first = type(edge[0]) is Leaf and edge[0] not in self.arrived
-                self.send(edge, value, first and _is_fresh(value, results, dys, saved))
+                fresh = False
+                if type(edge[0]) is Leaf and edge[0] not in self.arrived and not node.hooks:
+                    if known is None:
+                        known = _owners((*dys, *saved.values(), *results))
+                    fresh = _is_fresh(value, known)
+                self.send(edge, value, fresh)
 
     def _arrive(self, node: Node, sums: Sequence[Sum | None]) -> None:
         """Note the cotangents of `node` that were asked for by themselves."""
@@ -283,12 +287,7 @@ def _check(nodes: Iterable[Node], create_graph: bool) -> None:
                 "run the forward pass again."
             )
         for s in node.saved:
-            if s.array is not None and memory.version(s.array) != s.version:
-                raise InPlaceModificationError(
-                    f"{node!r} saved '{s.label}' {s.array.shape} for its vjp, and it was "
-                    f"written in place afterwards (version {memory.version(s.array)}, "
-                    f"saved at {s.version}). Write to a copy, or after the sweep."
-                )
+            s.verify(node)
             if create_graph and s.kind.blocks_double_backward:
                 raise DoubleBackwardError(
                     f"{node!r} keeps the intermediate '{s.label}', which is not on the "
@@ -336,15 +335,26 @@ def _unbroadcast(value: Any, shape: tuple[int, ...]) -> Any:
     return _array(value.sum(axis=axes)).reshape(shape)
 
 
-def _is_fresh(
-    value: Any, results: Iterable[Any], dys: Iterable[Any], saved: dict[str, Any]
-) -> bool:
-    """Whether nobody else can hold the buffer of `value`, so that a leaf may keep it."""
+def _owners(arrays: Iterable[Any]) -> Counter[int]:
+    """How many of `arrays` look into each storage, by its id."""
+    return Counter([id(memory.storage(a)) for a in arrays if is_array(a)])
+
+
+# What refers to an array that only the sweep knows: the vjp's results, `value` in `_visit`
+# and in `_is_fresh`, `owner` there, and getrefcount's own argument; to the owner of a view
+# only the view and the last two.
+_OWN_REFERENCES, _VIEW_REFERENCES = 5, 3
+
+
+def _is_fresh(value: Any, known: Counter[int]) -> bool:
+    """Whether nobody else holds the buffer of `value`, so that a leaf may keep it.
+
+    `known` counts the storages of all cotangents, saved tensors and results of the node.
+    """
     if not is_array(value):
         return False
     owner = memory.storage(value)
-    if owner.nbytes != value.nbytes:  # a part of something larger
-        return False
-    shared = [r for r in results if is_array(r) and memory.storage(r) is owner]
-    held = (h for h in itertools.chain(dys, saved.values()) if is_array(h))
-    return len(shared) <= 1 and all(memory.storage(h) is not owner for h in held)
+    if owner.nbytes != value.nbytes or not value.flags.writeable:
+        return False  # a part of something larger, or repeated
+    most = _OWN_REFERENCES if owner is value else _VIEW_REFERENCES
+    return known[id(owner)] <= 1 and sys.getrefcount(owner) <= most

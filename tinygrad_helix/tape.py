@@ -13,7 +13,7 @@ from typing import Any
 
 from . import memory
 from .backend import backend_of, is_array
-from .errors import GraphError
+from .errors import GraphError, InPlaceModificationError
 
 __all__ = [
     "Edge",
@@ -22,6 +22,7 @@ __all__ = [
     "Node",
     "SavedTensor",
     "check_finite",
+    "place_text",
     "plain",
     "reachable",
     "saved_tensor_hooks",
@@ -31,6 +32,12 @@ __all__ = [
 def plain(x: Any) -> Any:
     """The array of a Tensor; anything else as it is."""
     return getattr(x, "_data", x)
+
+
+def place_text(places: tuple[tuple[str, int], ...]) -> str:
+    """(file, line), or two of them, as `file:line (in file:line)`."""
+    outer, *inner = ["{}:{}".format(*place) for place in places]
+    return f"{outer} (in {inner[0]})" if inner else outer
 
 
 def check_finite(array: Any, what: str) -> None:
@@ -135,11 +142,21 @@ class SavedTensor:
         self.value = value
         self.version = memory.version(self.array) if self.array is not None else 0
 
+    def verify(self, node: "Node | None") -> None:
+        """Raise if the array was written in place since it was saved."""
+        if self.array is not None and memory.version(self.array) != self.version:
+            raise InPlaceModificationError(
+                f"{node!r} saved '{self.label}' {self.array.shape} for its vjp, and it was "
+                f"written in place afterwards (version {memory.version(self.array)}, saved "
+                f"at {self.version}). Write to a copy, or after the sweep."
+            )
+
     def read(
         self, node: "Node | None" = None, wrap: Callable[..., Any] | None = None
     ) -> Any:
         """The value as a vjp gets it: an array, or with the node it belongs to and `wrap`
         a Tensor on its old edge; numbers and constants as they are."""
+        self.verify(node)
         value = self.value
         if self._unpack is not None:
             value = self._unpack(value)
@@ -196,7 +213,7 @@ class Node:
         inputs: tuple[Any, ...],
         outputs: tuple[Any, ...],
         attrs: dict[str, Any],
-        caller: tuple[str, int],
+        caller: tuple[tuple[str, int], ...],
     ) -> None:
         self.op = op
         self.edges = edges
@@ -213,8 +230,9 @@ class Node:
 
     @property
     def place(self) -> str:
-        """`file:line` of the code that called the op."""
-        return "{}:{}".format(*self._caller)
+        """`file:line` of the code that called the op; if that is in this package, then of
+        the code that called in, with the package's own line in brackets."""
+        return place_text(self._caller)
 
     def __repr__(self) -> str:
         return f"{self.op.name} (node {self.counter}, made at {self.place})"

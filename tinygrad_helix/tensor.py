@@ -27,6 +27,13 @@ def _convert(data: Any, dtype: Any, backend: Backend, copy: bool) -> Any:
     """`data` as an array: an array keeps its dtype, a list of floats becomes float32."""
     if isinstance(data, Tensor):
         data = data._data
+    if dtype is not None:
+        try:
+            dtype = np.dtype(dtype)
+        except TypeError:
+            raise DTypeError(
+                f"{dtype!r} is no dtype that NumPy knows. Use 'float32', say."
+            ) from None
     known = is_array(data) or isinstance(data, np.generic)
     if known:
         array = backend.asarray(data, dtype)
@@ -119,8 +126,18 @@ class Tensor(TensorMethods):
 
     @property
     def data(self) -> Any:
-        """The array itself. The tape does not see what is written to it."""
+        """The array itself. The tape does not see what is written to it, except by
+        `x.data += …` and its like."""
         return self._data
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if value is not self._data:
+            raise GraphError(
+                f"the array of a Tensor of shape {self.shape} cannot be exchanged: others "
+                "may hold it. Write to it with copy_(), inside no_grad()."
+            )
+        memory.bump(value)  # `x.data += …` has written to it and assigns it back
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ TILE_ROWS = 1024
 # one pass to the next. All elementwise work of that step at (8, 512, 512): 2^14 57 ms,
 # 2^15 51, 2^16 48, 2^17 46, beside 225 for the products. (A second Python thread for it
 # gains nothing: 0.68 ms against 0.62 for a tile's silu, beside the threads of BLAS.)
-PIECE = 2**15
+PIECE = 2**16
 
 
 class Tile(NamedTuple):
@@ -55,10 +55,14 @@ class Tile(NamedTuple):
         return rows.reshape(self.t1 - self.t0, self.group, rows.shape[1])
 
 
-def tiles(B: int, T: int) -> list[Tile]:
-    """All tiles, in the order of the forward pass: four or more where there are rows for
-    them, so that scratch for one stays small beside the whole."""
-    most = max(1, min(TILE_ROWS, -(-B * T // 4)))
+def tiles(B: int, T: int, D: int) -> list[Tile]:
+    """All tiles, in the order of the forward pass.
+
+    Scratch of the HELIX block is 8·D a row of a tile, 8·D² for matrices, and at most 6·D a
+    row for three pieces; a tile is as large as keeps that within 5·N·D + 21·D² elements,
+    N = B·T. So a short call is one tile, and scratch for a long one is small beside it.
+    """
+    most = max(1, min(TILE_ROWS, (5 * B * T + 13 * D) // 14))
     result = []
     for b0 in range(0, B, most):
         b1 = min(b0 + most, B)
@@ -83,7 +87,7 @@ class Tiled:
         self.xp = xp
         self.shape = shape
         self.dtype = dtype
-        self.tiles = tiles(*shape[:2])
+        self.tiles = tiles(*shape)
         self.most_rows = max((tile.rows for tile in self.tiles), default=0)
         self.tile = Tile(0, 0, 0, 0, 0, 0)
         self._scratch: dict[str, Any] = {}

@@ -22,7 +22,8 @@ __all__ = ["MODES", "HelixBlock", "helix_block", "predict_saved"]
 
 MODES = ("primitive", "composed", "fused")
 
-# Where e^(-z) is still finite; below it a sigmoid is smaller than any normal number.
+# Where e^(-z) is still finite: the primitive form, which has arithmetic alone, takes no
+# larger one. Its sigmoid ends there, at a value below any normal number of the dtype.
 _LARGEST_EXPONENT = {4: 88.0, 8: 709.0}
 
 
@@ -69,7 +70,10 @@ def helix_block(
       with the fewest extra FLOPs that fits. No second derivatives.
 
     Besides, h0 takes B·D·itemsize and reset B·T bytes; what no wanted gradient reads is
-    not kept. The weights are counted as parameters. `predict_saved` gives these numbers.
+    not kept. Weights that are leaves or arrays are counted as parameters, from then on and
+    everywhere; a weight that an op made (a cast, say) stays an activation, which the tape
+    keeps besides. Of a reset that is no Tensor a copy is kept. `predict_saved` gives these
+    numbers.
 
     Errors: ShapeError, DTypeError for what does not fit, by name; HelixError for an
     unknown mode or policy, or a policy with another mode. Nothing has changed then.
@@ -85,15 +89,16 @@ def helix_block(
     ((2, 5, 8), True)
     """
     _check_mode(mode, policy)
-    eps = float(eps)
-    if not 0 <= eps < math.inf:
-        raise HelixError(f"helix_block got eps={eps}. Give a finite number, 0 or more.")
+    eps = _checked_eps("helix_block", eps)
     weights = (wa, wb, wo, wf1, wf2, g1, g2, g3, g4)
     _check_inputs(x, dict(zip(WEIGHTS, weights, strict=True)), h0)
     if reset is not None:
-        reset = reset_mask("helix_block", reset, x.shape[:2])
+        # A scan among the ops makes a copy of its own.
+        kept_by = (x, *weights, h0) if mode == "fused" else ()
+        reset = reset_mask("helix_block", reset, x.shape[:2], *kept_by)
     for w in weights:
-        memory.mark_parameter(plain(w))
+        if not isinstance(w, Tensor) or w.is_leaf:
+            memory.mark_parameter(plain(w))
     if mode == "fused":
         return apply(
             FusedHelix,
@@ -157,6 +162,13 @@ def _check_mode(mode: str, policy: Policy) -> None:
     checked(policy)
 
 
+def _checked_eps(what: str, eps: Any) -> float:
+    value = float(eps)
+    if not 0 <= value < math.inf:
+        raise HelixError(f"{what} got eps={eps}. Give a finite number, 0 or more.")
+    return value
+
+
 def _check_inputs(x: Any, weights: dict[str, Any], h0: Any) -> None:
     named = {"x": x, **weights} | ({} if h0 is None else {"h0": h0})
     for name, value in named.items():
@@ -186,10 +198,11 @@ def _check_inputs(x: Any, weights: dict[str, Any], h0: Any) -> None:
     expected = _shapes(D) | ({} if h0 is None else {"h0": (B, D)})
     for name, shape in expected.items():
         if named[name].shape != shape:
+            due = "Make them of one width D" if name != "h0" else "Give a row for each of B"
             what = {"wa": " (the last row is the bias)", "h0": " [B, D]"}.get(name, "")
             raise ShapeError(
                 f"helix_block of x {x.shape} takes {name} of shape {shape}{what}; got "
-                f"{named[name].shape}. Make them of one width D."
+                f"{named[name].shape}. {due}."
             )
 
 
@@ -307,7 +320,7 @@ class HelixBlock(Module):
             raise DTypeError(f"HelixBlock got dtype {dtype}. Use float32 or float64.")
         _check_mode(mode, policy)
         generator = generator_or_default("HelixBlock", generator)
-        self.eps = float(eps)
+        self.eps = _checked_eps("HelixBlock", eps)
         self.mode = mode
         self.policy = policy
         for name, shape in _shapes(D).items():
@@ -347,6 +360,12 @@ class HelixBlock(Module):
     ) -> dict[str, int]:
         """{name: bytes} kept of an input of `shape`; `needs`: it wants a gradient (and so
         does h0, if there is one)."""
+        D = self.g1.shape[0]
+        if len(shape) != 3 or shape[2] != D:
+            raise ShapeError(
+                f"HelixBlock.predict_saved of a block of width {D} takes a shape "
+                f"(B, T, {D}); got {tuple(shape)}."
+            )
         wanted = {name for name in WEIGHTS if getattr(self, name).requires_grad}
         if needs:
             wanted |= {"x", "h0"}

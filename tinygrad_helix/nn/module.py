@@ -58,10 +58,15 @@ class Parameter(Tensor):
         return _unpickle, super().__reduce__()
 
     def _replace(self, array: Any, grad: Any) -> None:
-        """Take `array` for one's own, on a new leaf: old graphs reach this one no more."""
+        """Take `array` for one's own, on a new leaf: old graphs reach this one no more.
+        The hooks come along, with their handles."""
         memory.mark_parameter(array)
         self._data = array
-        self._edge = Leaf() if self._requires_grad or grad is not None else None
+        hooks = self._edge.hooks if isinstance(self._edge, Leaf) else None
+        needed = self._requires_grad or grad is not None or hooks is not None
+        self._edge = Leaf() if needed else None
+        if self._edge is not None:
+            self._edge.hooks = hooks
         self.grad = grad
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import HelixError
 from ..op import Input, Op, Output, apply
-from .choice import clip, greater, where
+from .choice import clip, greater, select
 from .logistic import sigmoid
 from .operands import accumulator, floating, pieces, wide
 from .special import erfc, gauss
@@ -25,7 +25,7 @@ class Relu(Op):
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs):
-        return (where(greater(saved["y"], 0), dy, 0.0),)
+        return (select(greater(saved["y"], 0), dy, 0.0),)
 
 
 def relu(x: Any) -> Any:

@@ -8,11 +8,11 @@ from ..backend import is_array
 from ..errors import DTypeError, ShapeError
 from ..op import Constant, Op, apply
 from ..tensor import Tensor
-from .operands import binary, plain, promote
+from .operands import binary, owned, plain, promote
 
 __all__ = [
     "astype", "clip", "equal", "greater", "greater_equal", "less", "less_equal",
-    "masked_fill", "maximum", "minimum", "not_equal", "tril", "triu", "where",
+    "masked_fill", "maximum", "minimum", "not_equal", "select", "tril", "triu", "where",
 ]  # fmt: skip
 
 
@@ -40,7 +40,9 @@ class Maximum(Op):
         order = saved["order"]
         return tuple(
             [
-                where(order == 0, dy * 0.5, where(order == side, dy, 0.0)) if need else None
+                select(order == 0, dy * 0.5, select(order == side, dy, 0.0))
+                if need
+                else None
                 for side, need in zip((cls.sign, -cls.sign), needs, strict=True)
             ]
         )
@@ -90,7 +92,7 @@ class Clip(Op):
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs, low, high):
-        return (where(saved["inside"], dy, 0.0),)
+        return (select(saved["inside"], dy, 0.0),)
 
 
 def clip(x: Any, low: float | None = None, high: float | None = None) -> Any:
@@ -127,22 +129,28 @@ class Where(Op):
         condition = saved["condition"]
         return (
             None,
-            where(condition, dy, 0.0) if needs[1] else None,
-            where(condition, 0.0, dy) if needs[2] else None,
+            select(condition, dy, 0.0) if needs[1] else None,
+            select(condition, 0.0, dy) if needs[2] else None,
         )
 
 
+def select(condition: Any, a: Any, b: Any) -> Any:
+    """`where` for a vjp, whose condition is an array that only the tape holds."""
+    return apply(Where, plain(condition), *promote(a, b))
+
+
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """a where `condition` is true, else b, with broadcasting. Keeps the condition.
+    """a where `condition` is true, else b, with broadcasting. Keeps the condition
+    (of an array that is no Tensor a copy).
 
     The branch not taken gets an exact 0. An infinite or undefined derivative *inside* it
     still gives 0 · ∞ = NaN there: put a harmless value into its input by a `where` of its
     own, as in `where(x > 0, sqrt(where(x > 0, x, 1)), 0)`.
     """
-    if isinstance(condition, Tensor):
-        condition = condition.data
-    elif isinstance(condition, (bool, np.bool_)):
+    if isinstance(condition, (bool, np.bool_)):
         condition = np.asarray(condition)
+    elif isinstance(condition, Tensor) or is_array(condition):
+        condition = owned("where", condition, a, b)
     if not is_array(condition) or condition.dtype != bool:
         got = getattr(condition, "dtype", type(condition).__name__)
         raise DTypeError(f"where takes a condition of bools; got {got}. Compare first.")
@@ -167,9 +175,10 @@ def masked_fill(x: Any, mask: Any, value: float) -> Any:
     """
     filled = where(mask, value, x)
     if filled.shape != x.shape:
+        got = np.shape(plain(mask))
         raise ShapeError(
-            f"masked_fill of a Tensor of shape {x.shape} got a mask of shape {mask.shape}. "
-            "It must broadcast to the Tensor's shape."
+            f"masked_fill of a Tensor of shape {x.shape} got a mask of shape {got}. It "
+            " must broadcast to the Tensor's shape."
         )
     return filled
 

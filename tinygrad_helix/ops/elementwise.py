@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from ..op import Input, Op, Output, apply
-from .choice import equal, greater_equal, where
+from .choice import equal, greater_equal, select
 from .operands import binary, floating, zeros
 
 __all__ = [
@@ -148,12 +148,12 @@ class Pow(Op):
                 da = dy * (b * a ** (b - 1) if b != 0 else a * 0.0)
             else:
                 flat = equal(b, 0)
-                da = where(flat, 0.0, dy * b * pow(a, where(flat, 1.0, b) - 1))
+                da = select(flat, 0.0, dy * b * pow(a, select(flat, 1.0, b) - 1))
         if needs[1] and isinstance(a, (int, float)):
             db = dy * y * math.log(a) if a > 0 else dy * (0.0 if a == 0 else math.nan)
         elif needs[1]:
             at_zero = equal(a, 0) * greater_equal(b, 0)  # of bools: and
-            db = where(at_zero, 0.0, dy * y * log(where(at_zero, 1.0, a)))
+            db = select(at_zero, 0.0, dy * y * log(select(at_zero, 1.0, a)))
         return da, db
 
 

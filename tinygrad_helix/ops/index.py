@@ -8,7 +8,7 @@ from ..backend import array_module, backend_of, is_array
 from ..errors import DTypeError, ShapeError
 from ..op import Constant, Op, apply
 from ..tensor import Tensor
-from .operands import accumulator, axes_of, plain, same_float, zeros
+from .operands import accumulator, axes_of, owned, plain, same_float, zeros
 from .view import reshape
 
 __all__ = ["embedding", "gather", "getitem", "one_hot", "scatter_add", "take"]
@@ -19,14 +19,17 @@ _ARRAY, _SLICE = "array", "slice"
 _MAX_ARRAYS = 8
 
 
-def _split(index: Any) -> tuple[tuple[Any, ...], list[Any]]:
+def _split(x: Any, index: Any) -> tuple[tuple[Any, ...], list[Any]]:
     parts = index if isinstance(index, tuple) else (index,)
     spec: list[Any] = []
     arrays: list[Any] = []
+    made: dict[int, Any] = {}  # one array of each that is given, however often
     for part in parts:
-        part = plain(part)
-        if isinstance(part, list):
-            part = np.asarray(part, dtype=None if part else np.int64)
+        if isinstance(part, (list, Tensor)) or is_array(part):
+            given = part
+            part = made.get(id(given))
+            if part is None:
+                part = made[id(given)] = owned("x[index]", given, x)
         if isinstance(part, np.generic):
             part = part.item()
         if is_array(part):
@@ -85,7 +88,7 @@ class PutItem(Op):
     dx = dy[index]
     keeps the index arrays.
 
-    The transpose of GetItem; repeated indices add up.
+    The transpose of GetItem; repeated indices add up, 16-bit floats in float32.
     """
 
     name = "putitem"
@@ -93,13 +96,15 @@ class PutItem(Op):
 
     @staticmethod
     def forward(xp, x, *arrays, needs, spec, shape):
-        y = xp.zeros(shape, x.dtype)
+        once = all(a.dtype == bool for a in arrays)  # so no element is named twice
+        dtype = x.dtype if once else accumulator(x.dtype)
+        y = xp.zeros(shape, dtype)
         index = _join(spec, arrays)
-        if all(a.dtype == bool for a in arrays):
-            y[index] = x  # slices and masks name no element twice
+        if once:
+            y[index] = x
         else:
-            backend_of(y).scatter_add(y, index, x)
-        return y, {f"index{i}": a for i, a in enumerate(arrays)}
+            backend_of(y).scatter_add(y, index, x.astype(dtype, copy=False))
+        return y.astype(x.dtype, copy=False), {f"index{i}": a for i, a in enumerate(arrays)}
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs, spec, shape):
@@ -111,20 +116,18 @@ def getitem(x: Any, index: Any) -> Any:
     """x[index] by NumPy's rules: ints, slices, None, ..., arrays or lists of ints or bools.
 
     Where an index repeats, its gradients add up. Ints and slices give a view and keep
-    nothing; arrays give a copy and are kept.
+    nothing; arrays give a copy and are kept (of one that is no Tensor a copy is).
     """
-    spec, arrays = _split(index)
+    spec, arrays = _split(x, index)
     try:
         return apply(GetItem, x, *arrays, spec=spec)
     except IndexError as error:
         raise IndexError(f"x[index] of a Tensor of shape {x.shape}: {error}.") from None
 
 
-def _ints(op: str, index: Any) -> Any:
-    """`index` as an array of ints."""
-    index = plain(index)
-    if not is_array(index):
-        index = np.asarray(index, dtype=None if np.size(index) else np.int64)
+def _ints(op: str, index: Any, *operands: Any) -> Any:
+    """`index` as an array of ints, the tape's own as in `owned`."""
+    index = owned(op, index, *operands)
     if index.dtype.kind not in "iu":
         raise DTypeError(f"{op} takes an index of ints; got {index.dtype}. Convert it.")
     return index
@@ -136,7 +139,7 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
 
     Where an index repeats, its gradients add up. Records getitem; keeps the index.
     """
-    index = _ints("take", index)
+    index = Tensor(_ints("take", index, x))  # shared by getitem
     if axis is None:
         return getitem(reshape(x, -1), index)
     (along,) = axes_of("take", axis, x.ndim)
@@ -162,7 +165,9 @@ class Gather(Op):
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs, axis):
-        return scatter_add(zeros(inputs[0][0], dy), saved["index"], dy, axis), None
+        return apply(
+            ScatterAdd, zeros(inputs[0][0], dy), saved["index"], dy, axis=axis
+        ), None
 
 
 def gather(x: Any, index: Any, axis: int) -> Any:
@@ -186,12 +191,14 @@ class ScatterAdd(Op):
     @staticmethod
     def forward(xp, x, index, source, *, needs, axis):
         y = x.astype(accumulator(x.dtype))  # a copy
-        backend_of(y).scatter_add(y, _grid(xp, index, axis), source)
+        backend_of(y).scatter_add(
+            y, _grid(xp, index, axis), source.astype(y.dtype, copy=False)
+        )
         return y.astype(x.dtype, copy=False), {"index": index if needs[2] else None}
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs, axis):
-        return dy, None, gather(dy, saved["index"], axis) if needs[2] else None
+        return dy, None, apply(Gather, dy, saved["index"], axis=axis) if needs[2] else None
 
 
 def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
@@ -203,7 +210,7 @@ def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     that repeat add up, in a fixed order, 16-bit floats in float32. Keeps index if source
     needs a gradient.
     """
-    index, along = _places("scatter_add", x, index, axis)
+    index, along = _places("scatter_add", x, index, axis, source)
     same_float("scatter_add", x=x, source=source)
     if source.shape != index.shape:
         raise ShapeError(
@@ -213,9 +220,9 @@ def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     return apply(ScatterAdd, x, index, source, axis=along)
 
 
-def _places(op: str, x: Any, index: Any, axis: int) -> tuple[Any, int]:
+def _places(op: str, x: Any, index: Any, axis: int, *others: Any) -> tuple[Any, int]:
     """The index as an array and the axis, checked."""
-    index = _ints(op, index)
+    index = _ints(op, index, x, *others)
     (along,) = axes_of(op, axis, x.ndim)
     if index.ndim != x.ndim or any(
         n > m
@@ -271,7 +278,7 @@ def embedding(weight: Any, index: Any) -> Any:
 
     Keeps the index. Repeated rows add up their gradients, in a fixed order.
     """
-    index = _ints("embedding", index)
+    index = _ints("embedding", index, weight)
     if weight.ndim != 2:
         raise ShapeError(f"embedding takes a weight [V, D]; got shape {weight.shape}.")
     if index.size and not (index.min() >= 0 and index.max() < weight.shape[0]):

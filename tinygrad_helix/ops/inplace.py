@@ -18,6 +18,22 @@ from ..tensor import Tensor
 __all__ = ["add_", "copy_", "div_", "mul_", "setitem_", "sub_"]
 
 
+def _fits(value: Any, dtype: Any) -> bool:
+    """Whether `value` can be written into `dtype` as it is: no float cut to an int, no
+    float of another width, no int out of range."""
+    if is_array(value):
+        if value.dtype == dtype or value.dtype.kind == "b":
+            return True
+        if value.dtype.kind == "f":
+            return False
+        return dtype.kind == "f" or bool((value.astype(dtype) == value).all())
+    if isinstance(value, (float, np.floating)):
+        return dtype.kind == "f"
+    if isinstance(value, (int, np.integer)) and dtype.kind in "iu":
+        return np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+    return True
+
+
 def _write(x: Tensor, what: str, value: Any, write: Callable[[Any], Any]) -> Tensor:
     """Check that `x` may be written to, let `write` do it, bump the version."""
     tracked = isinstance(value, Tensor) and value.requires_grad
@@ -31,10 +47,11 @@ def _write(x: Tensor, what: str, value: Any, write: Callable[[Any], Any]) -> Ten
             f"{culprit} requires a gradient: the tape cannot follow that. Use the "
             "operation that returns a new Tensor, or write inside no_grad()."
         )
-    if is_array(value) and value.dtype != x.dtype and value.dtype.kind == "f":
+    if not _fits(value, x.dtype):
+        got = value.dtype if is_array(value) else repr(value)
         raise DTypeError(
-            f"{what} would write {value.dtype} into a Tensor of {x.dtype}. Convert the "
-            f"value with astype('{x.dtype}') first."
+            f"{what} would write {got} into a Tensor of {x.dtype}, which cannot hold it. "
+            f"Convert the value with astype('{x.dtype}') first."
         )
     if not x.data.flags.writeable:
         raise GraphError(

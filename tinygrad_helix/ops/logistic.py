@@ -13,17 +13,17 @@ from .operands import accumulator, floating, pieces
 
 __all__ = ["sigmoid", "silu"]
 
-# Where e^z is still finite: the result there is below any normal number.
-_EXP_BOUND = {np.dtype(np.float32): 88.0, np.dtype(np.float64): 709.0}
-
 
 def _logistic(xp: Any, x: Any, out: Any) -> None:
-    """out = 1 / (1 + e^min(-x, bound)), out in the accumulating dtype of x."""
-    xp.negative(x, out=out)
-    xp.minimum(out, _EXP_BOUND[out.dtype], out=out)
-    xp.exp(out, out=out)
-    out += 1
-    xp.divide(1, out, out=out)
+    """out = 1 / (1 + e^(-x)), out in the accumulating dtype of x.
+
+    Where e^(-x) overflows, 1/∞ = 0 is the right value.
+    """
+    with np.errstate(over="ignore"):
+        xp.negative(x, out=out)
+        xp.exp(out, out=out)
+        out += 1
+        xp.divide(1, out, out=out)
 
 
 class Sigmoid(Op):

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import numpy as np
-
-from ..backend import array_module, is_array
+from ..backend import array_module
 from ..errors import DTypeError, HelixError, ShapeError
 from ..op import Constant, Input, Op, apply
-from .choice import where
+from .choice import select
 from .norm import _shifted, softmax
-from .operands import floating, plain
+from .operands import floating, owned
 from .view import reshape
 
 __all__ = ["cross_entropy"]
@@ -63,7 +61,7 @@ class CrossEntropy(Op):
         elif reduction == "none":
             dy = reshape(dy, (*dy.shape, 1))
         dx = (softmax(logits) - q) * dy
-        return dx if counted is None else where(counted[..., None], dx, 0.0), None
+        return dx if counted is None else select(counted[..., None], dx, 0.0), None
 
 
 def cross_entropy(
@@ -83,12 +81,11 @@ def cross_entropy(
     error. `label_smoothing` s in 0..1 takes a target distribution of 1 - s at the target
     and s spread evenly over all V classes (Szegedy et al., 2016).
 
-    Keeps logits and target; the softmax is computed again.
+    Keeps logits and target (of an array that is no Tensor a copy); the softmax is computed
+    again.
     """
     logits = floating(logits)
-    target = plain(target)
-    if not is_array(target):
-        target = np.asarray(target)
+    target = owned("cross_entropy", target, logits)
     if target.dtype.kind not in "iu":
         raise DTypeError(
             f"cross_entropy takes a target of ints (class numbers); got {target.dtype}."

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import backend_of
+from ..backend import backend_of, is_array
 from ..errors import DTypeError, ShapeError
+from ..modes import is_grad_enabled
 from ..op import Op, apply
 from ..tensor import Tensor
 
 __all__ = [
-    "accumulator", "axes_of", "binary", "floating", "pieces", "plain", "promote", "rows",
-    "same_float", "wide", "zeros",
+    "accumulator", "axes_of", "binary", "floating", "owned", "pieces", "plain", "promote",
+    "rows", "same_float", "wide", "zeros",
 ]  # fmt: skip
 
 
@@ -36,10 +37,14 @@ def floating(x: Any) -> Any:
     """`x` itself if it holds floats, else as float32."""
     dtype = _dtype(x)
     if dtype is None:
-        return (
-            np.asarray(x, np.float32) if not isinstance(x, np.floating) else np.asarray(x)
-        )
-    return x if dtype.kind == "f" else _cast(x, np.float32)
+        if isinstance(x, np.floating):
+            return np.asarray(x)
+        try:
+            strange = x is None or isinstance(x, np.complexfloating)
+            return x if strange else np.asarray(x, np.float32)
+        except (TypeError, ValueError):
+            return x  # refused by name where the op is applied
+    return _cast(x, np.float32) if dtype.kind in "iub" else x
 
 
 def promote(*xs: Any, divide: bool = False) -> tuple[Any, ...]:
@@ -72,7 +77,7 @@ def promote(*xs: Any, divide: bool = False) -> tuple[Any, ...]:
         return (np.asarray(xs[0], target), *xs[1:])
     return tuple(
         [
-            x if d is not None and d.kind == "f" else _cast(x, target)
+            _cast(x, target) if d is None or d.kind in "iub" else x
             for x, d in zip(xs, kinds, strict=True)
         ]
     )
@@ -143,6 +148,28 @@ def zeros(shape: tuple[int, ...], like: Any) -> Any:
 def plain(x: Any) -> Any:
     """The array of a Tensor; anything else as it is."""
     return x.data if isinstance(x, Tensor) else x
+
+
+def owned(op: str, given: Any, *operands: Any) -> Any:
+    """What an op of `operands` keeps of an index, a mask or a target: an array.
+
+    Writes to a Tensor's array are noticed. Those to any other array are not, so that of
+    one a copy is kept, if anything is: if an operand requires a gradient.
+    """
+    if isinstance(given, Tensor):
+        return given.data
+    if not is_array(given):
+        try:
+            return np.asarray(given, None if np.size(given) else np.int64)
+        except (TypeError, ValueError) as error:
+            raise DTypeError(
+                f"{op} takes Tensors, arrays and lists of numbers; {error}."
+            ) from None
+    backend = backend_of(given)
+    keeps = is_grad_enabled() and any(
+        isinstance(x, Tensor) and x.requires_grad for x in operands
+    )
+    return backend.copy(given) if keeps else backend.asarray(given)
 
 
 def binary(op: type[Op], a: Any, b: Any, divide: bool = False) -> Any:

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import HelixError, ShapeError
+from ..errors import DTypeError, HelixError, ShapeError
 from ..op import Input, Op, Output, apply
 from ..tensor import Tensor
-from .choice import equal, maximum, where
+from .choice import equal, maximum, select
 from .elementwise import abs, exp
 from .join import cat
 from .operands import accumulator, axes_of, floating, plain, wide, zeros
@@ -64,7 +64,9 @@ class Mean(Op):
         n = math.prod(shape[i] for i in axes)
         if n == 0:
             return (broadcast_to(reshape(dy, _kept(shape, axes)), shape),)
-        return (broadcast_to(reshape(dy / n, _kept(shape, axes)), shape),)
+        # As a 16-bit float n may be inf.
+        dx = wide(dy) / n
+        return (broadcast_to(reshape(dx, _kept(shape, axes)), shape),)
 
 
 def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
@@ -92,7 +94,7 @@ class Max(Op):
     def vjp(dy, saved, *, needs, inputs, axes, keepdims):
         x, y = saved["x"], saved["y"]
         kept = _kept(x.shape, axes)
-        hits = equal(x, reshape(y, kept)).astype(x.dtype)
+        hits = equal(x, reshape(y, kept)).astype(accumulator(x.dtype))  # counted in it
         # A NaN equals nothing: then there is no hit, and no gradient.
         count = maximum(sum(hits, axis=axes, keepdims=True), 1)
         return (hits * (reshape(dy, kept) / count),)
@@ -147,6 +149,11 @@ def argmin(x: Any, axis: int | None = None) -> Any:
 
 
 def _place(op: str, x: Any, axis: int | None) -> Any:
+    if isinstance(axis, (tuple, list)):
+        raise DTypeError(
+            f"{op} got axis={axis!r}. It takes one axis, an int, or None for the flattened "
+            "Tensor: reshape the axes into one first."
+        )
     axes = axes_of(op, axis, x.ndim)
     _not_empty(op, x, axes)
     array = plain(x)
@@ -259,7 +266,7 @@ class Std(Op):
 def _over_or_zero(a: Any, b: Any) -> Any:
     """a / b, and 0 where b = 0."""
     none = equal(b, 0)
-    return where(none, 0.0, a / where(none, 1.0, b))
+    return select(none, 0.0, a / select(none, 1.0, b))
 
 
 def _spread(op: type[Op], x: Any, axis: Any, keepdims: bool, ddof: int) -> Any:
@@ -312,7 +319,7 @@ class LogSumExp(Op):
     def vjp(dy, saved, *, needs, inputs, axes, keepdims):
         x, y = saved["x"], saved["y"]
         kept = _kept(x.shape, axes)
-        y = where(equal(y, -math.inf), 0.0, y)  # -∞ - -∞ would be NaN; e^-∞ is 0
+        y = select(equal(y, -math.inf), 0.0, y)  # -∞ - -∞ would be NaN; e^-∞ is 0
         return (reshape(dy, kept) * exp(x - reshape(y, kept)),)
 
 

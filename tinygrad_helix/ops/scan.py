@@ -4,14 +4,11 @@ with its backward and the backward of that."""
 import math
 from typing import Any
 
-import numpy as np
-
-from ..backend import is_array
 from ..errors import DTypeError, ShapeError
 from ..op import Constant, Input, Op, Output, apply
-from .choice import where
+from .choice import select
 from .join import cat
-from .operands import accumulator, axes_of, plain, same_float, zeros
+from .operands import accumulator, axes_of, owned, same_float, zeros
 from .view import flip, reshape, swapaxes
 
 __all__ = ["cumprod", "cumsum", "gated_scan", "reset_mask"]
@@ -148,8 +145,8 @@ class GatedScan(Op):
             dh,
             dlast,
             saved["a"],
-            saved["h"],
-            saved["h0"],
+            saved["h"] if needs[0] else None,  # read for da alone
+            saved["h0"] if needs[0] else None,
             saved["reset"],
             wants=(needs[0], needs[2]),
         )
@@ -211,16 +208,16 @@ class GatedScanGrad(Op):
                 else h0.reshape(-1, 1, h0.shape[-1])
             )
             before = cat([first, h[:, :-1]], axis=1) if h.shape[1] else h
-            through = ca if mask is None else where(mask, 0.0, ca)
+            through = ca if mask is None else select(mask, 0.0, ca)
             q = cb + through * before
-        p, last = gated_scan(a, q, c0 if wants[1] else None, reset)
+        p, last = apply(GatedScan, a, q, c0 if wants[1] else None, reset)
         d_a = d_h = d_h0 = None
         if needs[2]:
             start = (
                 c0.reshape(-1, 1, c0.shape[-1]) if wants[1] else zeros(p[:, :1].shape, p)
             )
             d_a = (cat([start, p[:, :-1]], axis=1) if p.shape[1] else p) * g
-            d_a = d_a if mask is None else where(mask, 0.0, d_a)
+            d_a = d_a if mask is None else select(mask, 0.0, d_a)
         if wants[0]:
             down = through * g
             if needs[3]:
@@ -232,17 +229,18 @@ class GatedScanGrad(Op):
         return p, last, d_a, d_h, d_h0, None
 
 
-def reset_mask(op: str, reset: Any, shape: tuple[int, ...]) -> Any:
-    """`reset` as an array of bools of `shape`, itself if it is one; checked."""
-    reset = plain(reset)
-    if not is_array(reset):
-        reset = np.asarray(reset)
+def reset_mask(op: str, reset: Any, shape: tuple[int, ...], *operands: Any) -> Any:
+    """`reset` as an array of bools of `shape`, checked; the tape's own as in `owned`."""
+    reset = owned(op, reset, *operands)
     if reset.shape != shape:
         raise ShapeError(f"{op} takes a reset of shape {shape} [B, T]; got {reset.shape}.")
     if reset.dtype == bool:
         return reset
-    if not bool(((reset == 0) | (reset == 1)).all()):
-        raise DTypeError(f"{op} takes a reset of bools or of 0 and 1; got other values.")
+    known = reset.dtype.kind in "fiu" and bool(((reset == 0) | (reset == 1)).all())
+    if not known:
+        raise DTypeError(
+            f"{op} takes a reset of bools or of 0 and 1; got other values of {reset.dtype}."
+        )
     return reset.astype(bool)
 
 
@@ -255,7 +253,8 @@ def gated_scan(a: Any, b: Any, h0: Any = None, reset: Any = None) -> tuple[Any, 
     or 0, where T = 0). One float dtype; the state of 16-bit floats is float32. Gates may
     be of any value and sign: nothing is divided, no logarithm is taken.
 
-    Keeps a (B·T·D values), h and h0 if a needs a gradient, and reset (B·T bytes).
+    Keeps a (B·T·D values), h and h0 if a needs a gradient, and reset (B·T bytes; of an
+    array that is no Tensor a copy).
 
     >>> import tinygrad_helix as th
     >>> h, last = th.gated_scan(th.full((1, 3, 1), 0.5), th.ones((1, 3, 1)))
@@ -274,5 +273,5 @@ def gated_scan(a: Any, b: Any, h0: Any = None, reset: Any = None) -> tuple[Any, 
             f"[B, D]; got {h0.shape}."
         )
     if reset is not None:
-        reset = reset_mask("gated_scan", reset, a.shape[:2])
+        reset = reset_mask("gated_scan", reset, a.shape[:2], a, b, h0)
     return apply(GatedScan, a, b, h0, reset)

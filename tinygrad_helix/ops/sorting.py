@@ -3,8 +3,9 @@
 from typing import Any
 
 from ..errors import ShapeError
+from ..op import apply
 from ..tensor import Tensor
-from .index import gather
+from .index import Gather
 from .operands import axes_of, plain
 
 __all__ = ["sort", "topk"]
@@ -21,7 +22,9 @@ def _order(x: Any, axis: int, descending: bool) -> Any:
 
 
 def _pick(x: Any, order: Any, axis: int) -> tuple[Any, Any]:
-    return gather(x, order, axis), Tensor(order) if isinstance(x, Tensor) else order
+    return apply(Gather, x, order, axis=axis), Tensor(order) if isinstance(
+        x, Tensor
+    ) else order
 
 
 def sort(x: Any, axis: int = -1, descending: bool = False) -> tuple[Any, Any]:

@@ -33,7 +33,8 @@ def clip_grad_norm_(
     """g ← g · max_norm / n for all gradients if n > max_norm; returns n = √(Σ g²).
 
     n is taken over all gradients together, before clipping, and adds up in float64.
-    Gradients that are None are left out, a parameter given twice counts once. At or below
+    Gradients that are None are left out, a parameter given twice counts once. A gradient
+    that two parameters share counts for each, and is scaled once. At or below
     the limit no bit changes. Where n is inf or NaN the gradients stay as they are and n
     tells; with `error_if_nonfinite=True` that is an error. `max_norm=math.inf` measures.
 
@@ -78,7 +79,17 @@ def clip_grad_norm_(
                     f"clip_grad_norm_: the gradient of shape {g.shape} is read-only. Set "
                     ".grad to a copy; nothing was clipped."
                 )
-        for g in grads:
-            g *= max_norm / norm
+        scale = max_norm / norm
+        owners = [id(memory.storage(g)) for g in grads]
+        alone = [owners.count(owner) == 1 for owner in owners]
+        # What shares memory is scaled elsewhere first, so that no element is twice.
+        scaled = [
+            None if single else g * scale for g, single in zip(grads, alone, strict=True)
+        ]
+        for g, other in zip(grads, scaled, strict=True):
+            if other is None:
+                g *= scale
+            else:
+                g[...] = other
             memory.bump(g)
     return norm
