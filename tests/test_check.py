@@ -201,7 +201,11 @@ def test_a_good_file(rows_of):
         (
             [('"x": x if needs[1] else None', '"x": x')],
             {"audit"},
-            ["fused.x: saved and not read: all of it (48 bytes), at", "handed_in.py"],
+            [
+                "fused.x: saved and not read: all of it, when only the gradient of x is "
+                "wanted (48 bytes), at",
+                "handed_in.py",
+            ],
         ),
         (
             [("        y = xp.tanh", "        KEPT.append(x.copy())\n        y = xp.tanh"),

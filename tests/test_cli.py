@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tinygrad_helix.targets import load_target
+
 ROOT = Path(__file__).parents[1]
 SMALL = ["--dim", "8", "--layers", "1", "--batch", "2", "--seq", "6", "--steps", "1",
          "--warmup", "0", "--policy", "keep6"]  # fmt: skip
@@ -111,6 +113,91 @@ def extra(x, w):
 """
 
 
+BAD_VJP = """
+class Bad(th.Op):
+    def forward(xp, x, *, needs):
+        return x * 1, {}
+    def vjp(dy, saved, *, needs, inputs):
+        raise KeyError("no such thing")
+"""
+
+
+def test_a_name_of_the_standard_library_and_what_lies_beside(tmp_path):
+    folder = tmp_path / "below"
+    folder.mkdir()
+    source = USER.replace("(x @ w).silu()\n", "lazily(x @ w)\n")
+    (folder / "calendar.py").write_text(
+        "from beside_it import silu\n" + source + "def lazily(x):\n"
+        "    import beside_too, calendar\n"
+        "    assert calendar.isleap(2000)\n"
+        "    return silu(x)\n"
+    )
+    (folder / "beside_it.py").write_text("from tinygrad_helix import silu\n")
+    (folder / "beside_too.py").write_text("")
+    result = run("compare", "below/calendar.py", "--repeats", 1, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
+def test_loading_a_target_leaves_the_process_as_it_was(tmp_path):
+    import calendar
+
+    (tmp_path / "calendar.py").write_text(USER)
+    path = list(sys.path)
+    target = load_target(str(tmp_path / "calendar.py"), {})
+    target.variants["composed"](**target.inputs)
+    assert sys.modules["calendar"] is calendar
+    assert sys.path == path
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda old: old.update(schema="tinygrad_helix.check/1"), "its schema is"),
+        (lambda old: old.pop("rows"), "it lacks 'rows'"),
+        (lambda old: old["model"][0].pop("peak_bytes"), "it lacks 'peak_bytes'"),
+        (lambda old: old["rows"][0]["saved_bytes"].update(counted="9"), "is no readable"),
+        (lambda old: old["config"].update(dim=9), "dim is 8 and was 9"),
+        (lambda old: old["config"].update(target="mine.py"), "is a report of 'mine.py'"),
+    ],
+)
+def test_an_earlier_report_that_does_not_fit(compared, tmp_path, change, says):
+    old = json.loads((compared[1] / "all.json").read_text())
+    change(old)
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    refused(run("compare", *SMALL, "--against", "old.json", cwd=tmp_path), says)
+    assert [p.name for p in tmp_path.iterdir()] == ["old.json"]
+
+
+def test_an_earlier_report_of_a_users_file(tmp_path):
+    (tmp_path / "mine.py").write_text(USER)
+    own = "compare", "mine.py", "--repeats", 1
+    assert run(*own, "--json", "old.json", cwd=tmp_path).returncode == 0
+    same = run(*own, "--against", "old.json", cwd=tmp_path)
+    assert same.returncode == 0, same.stderr
+    other = run(*own, "--set", "n=5", "--against", "old.json", cwd=tmp_path)
+    refused(other, "set is {'n': 5} and was {}")
+    refused(run("compare", "--against", "old.json", cwd=tmp_path), "a report of 'mine.py'")
+
+
+def test_an_earlier_report_with_a_variant_more(compared, tmp_path):
+    old = json.loads((compared[1] / "all.json").read_text())
+    old["model"].append(old["model"][0] | {"variant": "gone"})
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    result = run("compare", *SMALL, "--against", "old.json", cwd=tmp_path)
+    assert result.returncode == 1
+    assert "model, gone: it is in the earlier report and missing now." in result.stderr
+
+
+def test_help_says_what_each_option_is(tmp_path):
+    for command in ("compare", "check"):
+        text = " ".join(run(command, "--help", cwd=tmp_path).stdout.split())
+        assert "helix, file.py[:name] or pkg.mod[:name], as above" in text
+        assert "where the random numbers begin" in text
+    assert "of weights and activations (float32)" in " ".join(
+        run("compare", "--help", cwd=tmp_path).stdout.split()
+    )
+
+
 def test_a_users_file(tmp_path):
     (tmp_path / "mine.py").write_text(USER)
     result = run("compare", "mine.py", "--repeats", 1, cwd=tmp_path)
@@ -137,7 +224,19 @@ def test_a_users_file(tmp_path):
         (USER, ["--set", "m=3"], "--set m: inputs() of 'mine.py' takes n"),
         (USER, ["--set", "n"], "write NAME=VALUE"),
         (USER, ["--reference", "nothing"], "'nothing' is no variant"),
+        (USER, ["--set", "tag=b'x'"], "a setting goes into the report as JSON"),
         (USER.replace("return {", "return 3 #"), [], "returned int"),
+        (
+            USER.replace("(x @ w).silu()\n", "th.apply(Bad, x @ w)\n") + BAD_VJP,
+            [],
+            "comparing 'mine.py' raised KeyError: 'no such thing' at",
+        ),
+        (
+            USER.replace("(x @ w).silu()\n", "exit(3)\n"),
+            [],
+            "comparing 'mine.py' raised SystemExit: 3 at",
+        ),
+        ("raise SystemExit\n", [], "comparing 'mine.py' raised SystemExit at"),
         (USER.replace("@ w)", "@ v)"), [], "composed() of 'mine.py' raised NameError"),
         (
             USER + "\n1/0\n",
@@ -150,7 +249,10 @@ def test_a_users_file(tmp_path):
 )
 def test_a_users_file_that_is_wrong(tmp_path, source, args, says):
     (tmp_path / "mine.py").write_text(source)
-    refused(run("compare", "mine.py", *args, cwd=tmp_path), says)
+    args = *args, "--json", "new.json"
+    told = refused(run("compare", "mine.py", *args, cwd=tmp_path), says)
+    assert len(told.stderr.splitlines()) == 1
+    assert {p.name for p in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
 
 
 @pytest.mark.parametrize(
@@ -173,11 +275,22 @@ def test_a_users_file_that_is_wrong(tmp_path, source, args, says):
         (["--against", "missing.json"], "is no readable report"),
         (["--against", "empty.txt"], "is no readable report"),
         (["--dtype", "int8"], "invalid choice"),
+        (["--seed", "-1"], "argument --seed: -1 is too small: at least 0"),
+        (["--set", "D=3"], "--set would change nothing"),
+        (["--variant", "f", "--inputs", "g"], "--variant, --inputs would change nothing"),
+        (["--reference", "composed", "--repeats", "5"], "--reference, --repeats would"),
+        (["no.such.module", "--dim", "128"], "--dim would change nothing"),
+        (["no.such.module", "--text", "stdlib", "--policy", "keep6"], "--text, --policy"),
+        (["no.such.module", "--batch", "8", "--seq", "128"], "--batch, --seq would"),
+        (["no.such.module", "--layers", "2", "--steps", "5"], "--layers, --steps would"),
+        (["no.such.module", "--warmup", "0", "--dtype", "float32"], "--warmup, --dtype"),
+        (["--dim", "10000000", "--json", "new.json"], "there is not enough memory (Unable"),
     ],
 )
 def test_bad_arguments(tmp_path, args, says):
     (tmp_path / "empty.txt").write_text("")
-    refused(run("compare", *args, "--steps", "1", cwd=tmp_path), says)
+    refused(run("compare", *args, cwd=tmp_path), says)
+    assert [p.name for p in tmp_path.iterdir()] == ["empty.txt"]
 
 
 def test_no_command_and_help(tmp_path):

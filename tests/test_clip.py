@@ -87,3 +87,17 @@ def test_a_gradient_that_is_read_only():
     with pytest.raises(GraphError, match="read-only"):
         clip_grad_norm_([a, b], 1.0)
     assert a.grad.item() == 3.0
+
+
+def test_a_gradient_that_two_parameters_share_is_scaled_once():
+    a, b, c, d = (leaf([0.0, 0.0], [0.0, 0.0]) for _ in range(4))
+    shared = th.tensor([3.0, 4.0], dtype="float64")
+    a.grad = b.grad = shared
+    assert clip_grad_norm_([a, b], 1.0) == pytest.approx(math.sqrt(50))
+    assert a.grad.tolist() == pytest.approx([3 / math.sqrt(50), 4 / math.sqrt(50)])
+    both = th.tensor(
+        [1.0, 2.0, 4.0], dtype="float64"
+    )  # two overlapping views, one element in common
+    c.grad, d.grad = both[:2], both[1:]
+    assert clip_grad_norm_([c, d], 1.0) == pytest.approx(5.0)
+    assert both.tolist() == pytest.approx([0.2, 0.4, 0.8])

@@ -164,6 +164,19 @@ def test_functions_that_close_over_float32_parameters():
     assert x.grad is None
 
 
+def test_leaves_that_a_variant_closes_over_get_no_gradient():
+    w, x = leaf(4), leaf(4)
+    w.grad = kept = th.ones(4)
+    report = th.compare({"f": lambda x: (x * w).sum()}, {"x": x}, repeats=1)
+    assert report.check() == [
+        "block, f: 32 saved bytes counted, 16 measured: 16 are held elsewhere too, by what "
+        "the variant closes over, say. Make it an input or an nn.Parameter."
+    ]
+    assert w.grad is kept
+    assert w.grad.tolist() == [1, 1, 1, 1]
+    assert x.grad is None
+
+
 def test_the_callers_graph_is_left_alone():
     base = leaf(4)
     x = base.exp()  # a result: its graph is the caller's

@@ -331,8 +331,10 @@ class OverSaved(Product):
 def test_over_saved():
     found, report = findings(OverSaved)
     # With both gradients wanted both are read; with one alone the other is not.
-    assert ("over_saved", "a", "saved and not read: all of it") in found
-    assert ("over_saved", "b", "saved and not read: all of it") in found
+    what = "saved and not read: all of it, when only the gradient of a is wanted"
+    assert ("over_saved", "a", what) in found
+    what = "saved and not read: all of it, when only the gradient of b is wanted"
+    assert ("over_saved", "b", what) in found
     assert {f.nbytes for f in report.findings if "not read" in f.what} == {4 * 6 * 8}
     assert {f.place.rpartition(":")[0] for f in report.findings} == {__file__}
     assert "saved and not read" in repr(report) and "192 bytes" in repr(report)
@@ -640,3 +642,88 @@ def test_parameters_are_aside_in_predict():
     assert not th.audit(Scale, a, gain).ok
     th.memory.mark_parameter(gain.data)
     assert th.audit(Scale, a, gain).ok
+
+
+class OverSavedOfThree(Op):
+    """Reads c for the gradient of b alone, and keeps it always."""
+
+    saves = {"c": Input(2)}
+
+    @staticmethod
+    def forward(xp, a, b, c, *, needs):
+        return a + b * c, {"c": c}
+
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return dy, dy * saved["c"] if needs[1] else None, None
+
+
+def test_over_saved_names_the_gradients_that_were_wanted():
+    found, _ = findings(OverSavedOfThree, leaf(4), leaf(4), th.ones(4))
+    what = "saved and not read: all of it, when only the gradient of a is wanted"
+    assert found == [("over_saved_of_three", "c", what)]
+
+    class Never(Product):
+        """It reads nothing that it keeps."""
+
+        @staticmethod
+        def vjp(dy, saved, *, needs, inputs):
+            return dy, dy
+
+    found, _ = findings(Never)
+    assert [f for f in found if "not read" in f[2]] == [
+        ("never", "a", "saved and not read: all of it"),
+        ("never", "b", "saved and not read: all of it"),
+    ]
+
+
+@pytest.mark.parametrize("write", ["__iadd__", "__imul__", "fill"])
+def test_an_input_that_forward_writes_to(write):
+    class Writes(Op):
+        """forward changes b, or writes the ones there again."""
+
+        @staticmethod
+        def forward(xp, a, b, *, needs):
+            getattr(b, write)(1)
+            return a + b, {}
+
+        @staticmethod
+        def vjp(dy, saved, *, needs, inputs):
+            return dy, dy
+
+    ones = [th.ones(4, 6, requires_grad=True) for _ in range(2)]
+    found, report = findings(Writes, *ones)
+    assert found == [("writes", "b", "written by forward")]
+    assert report.findings[0].nbytes == 4 * 6 * 4
+    found, _ = findings(lambda a, b: th.apply(Writes, a, b), *ones)
+    assert found == [("writes", "b", "written by forward")]
+
+
+class TooFew(Product):
+    @staticmethod
+    def vjp(dy, saved, *, needs, inputs):
+        return (dy * saved["b"] if needs[0] else dy,)
+
+
+def test_a_vjp_of_another_length_is_one_finding():
+    for op in (TooFew, lambda a, b: th.apply(TooFew, a, b)):
+        found, report = findings(op)
+        assert found == [("too_few", "", "breaks the contract")]
+        assert "calls.py" not in repr(report) and "audit.py" not in repr(report)
+        assert __file__ in report.findings[0].fix
+
+
+def test_findings_that_differ_in_bytes_are_one():
+    class Off(Product):
+        """Its `predict` is wrong by another number for each shape."""
+
+        @staticmethod
+        def predict(inputs, needs):
+            rows = inputs[0][0][0]
+            return {"a": rows, "b": rows}
+
+    def twice(a, b):
+        return th.apply(Off, a, b).sum() + th.apply(Off, a[:2], b[:2]).sum()
+
+    found, _ = findings(twice)
+    assert [f[:2] for f in found if f[0] == "off"] == [("off", "a"), ("off", "b")]

@@ -70,7 +70,7 @@ def error(got, due):
 def gradients(leaves, dy, dh_T=None, names=None, **kwargs):
     y, h_T = helix_block(**leaves, return_state=True, **kwargs)
     outputs, cotangents = [y], [dy]
-    if dh_T is not None:
+    if dh_T is not None and h_T.requires_grad:
         outputs, cotangents = [y, h_T], [dy, dh_T]
     names = list(leaves) if names is None else names
     found = th.grad(outputs, [leaves[n] for n in names], cotangents)

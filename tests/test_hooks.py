@@ -322,6 +322,70 @@ def test_checkpoint_puts_random_numbers_back():
         assert (th.grad(plain.sum(), x)[0].data == g.data).all()
 
 
+def test_checkpoint_with_another_seed_between_the_passes():
+    x = leaf(np.ones(50))
+
+    def noisy(x):
+        return x.exp() * th.rand(50, dtype="float64")
+
+    th.manual_seed(1)
+    y = th.checkpoint(noisy, x)
+    th.manual_seed(2)
+    state = th.create.default_generator().bit_generator.state
+    (g,) = th.grad(y.sum(), x)
+    assert np.allclose(g.data, y.data)
+    assert th.create.default_generator().bit_generator.state == state
+
+
+def test_a_seed_starts_the_same_generator_anew():
+    generator = th.create.default_generator()
+    th.manual_seed(5)
+    assert th.create.default_generator() is generator
+    assert (
+        th.rand(3, dtype="float64").tolist() == np.random.default_rng(5).random(3).tolist()
+    )
+
+
+def test_checkpoint_with_tensors_as_keywords():
+    x, w = leaf([1.0, 2.0]), leaf([3.0, 4.0])
+    calls = []
+
+    def fn(x, *, w, scale, plain):
+        calls.append((x.is_leaf, w.is_leaf))
+        return (x * w).exp() * scale * plain
+
+    kwargs = {"scale": 2.0, "plain": th.ones(2, dtype="float64")}
+    got = th.checkpoint(fn, x, w=w * 1.0, **kwargs)
+    assert [s.label for s in th.memory.saved(got)] == ["x", "x1", "x2"]
+    want = th.grad(fn(x, w=w, **kwargs).sum(), (x, w))
+    have = th.grad(got.sum(), (x, w))
+    assert all((a.data == b.data).all() for a, b in zip(want, have, strict=True))
+    assert len(calls) == 3
+    y = th.checkpoint(fn, x=x, w=w, **kwargs)  # by keyword alone
+    assert (th.grad(y.sum(), x)[0].data == want[0].data).all()
+    written = w * 1.0
+    y = th.checkpoint(fn, x, w=written, **kwargs)
+    with th.no_grad():
+        written += 1
+    with pytest.raises(th.errors.InPlaceModificationError, match="checkpoint"):
+        y.sum().backward()
+
+
+def test_the_second_run_of_a_checkpoint_is_a_part_of_the_sweep():
+    x = leaf(np.ones(5))
+    with th.memory.record() as ledger:
+        y = th.checkpoint(lambda x: x.exp().tanh(), x).sum()
+        forward = len(ledger.events)
+        y.backward()
+    assert {e.phase for e in ledger.events[:forward]} == {"forward"}
+    assert [(e.phase, e.op) for e in ledger.events[forward:]] == [
+        ("backward", "sum"),
+        ("backward", "tanh"),
+        ("backward", "exp"),
+        ("backward", "checkpoint"),
+    ]
+
+
 def test_checkpoint_of_a_function_that_changes():
     x = leaf([1.0])
     calls = []

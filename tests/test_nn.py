@@ -382,3 +382,15 @@ def test_layers_predict_what_is_saved(which, needs, frozen, dtype):
 def test_bad_arguments(make, error, match):
     with pytest.raises(error, match=match):
         make()
+
+
+def test_astype_keeps_the_hooks():
+    layer = Linear(3, 2)
+    seen = []
+    handle = layer.weight.register_hook(lambda g: seen.append(g.dtype))
+    layer.astype("float64")
+    layer(th.ones(1, 3, dtype="float64")).sum().backward()
+    assert seen == [np.float64]
+    handle.remove()
+    layer(th.ones(1, 3, dtype="float64")).sum().backward()
+    assert seen == [np.float64]

@@ -1,5 +1,6 @@
 """gated_scan against values that were computed elsewhere, and what makes it a scan."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -141,3 +142,53 @@ def test_dtypes_that_do_not_fit():
     for reset in (np.array([[0, 2]]), np.array([[0.5, 1]])):
         with pytest.raises(DTypeError, match="bools or of 0 and 1"):
             th.gated_scan(x, x, reset=reset)
+    for reset in (np.array([["1", "0"]]), np.array([[1j, 0]])):
+        with pytest.raises(DTypeError, match=f"gated_scan.*{reset.dtype}"):
+            th.gated_scan(x, x, reset=reset)
+
+
+def stepwise(a, b, h0, reset):
+    """The scan as a loop of arithmetic: (h, h_T)."""
+    keep = 1.0 if reset is None else th.tensor((~reset)[:, :, None].astype(a.dtype))
+    h, steps = h0, []
+    for t in range(a.shape[1]):
+        gate = a[:, t] if reset is None else a[:, t] * keep[:, t]
+        h = b[:, t] if h is None else gate * h + b[:, t]
+        steps.append(h)
+    return th.stack(steps, axis=1), h
+
+
+SUBSETS = [s for n in (1, 2, 3) for s in itertools.combinations(range(3), n)]
+
+
+@pytest.mark.parametrize("with_reset", [False, True])
+@pytest.mark.parametrize("first", SUBSETS)
+@pytest.mark.parametrize("second", SUBSETS)
+def test_second_order_of_every_choice_of_gradients(first, second, with_reset):
+    """Against a loop, with the others as leaves too and with them as plain Tensors."""
+    local = np.random.default_rng(11)
+    values = [local.standard_normal(s) for s in ((2, 4, 3), (2, 4, 3), (2, 3))]
+    reset = np.array([[0, 0, 1, 0], [1, 0, 0, 1]], bool) if with_reset else None
+    w, w_last = local.standard_normal((2, 4, 3)), local.standard_normal((2, 3))
+
+    def gradients(scan, wanted, with_h0, power):
+        xs = [th.Tensor(v, requires_grad=i in wanted) for i, v in enumerate(values)]
+        h, last = scan(xs[0], xs[1], xs[2] if with_h0 else None, reset)
+        y = (h**power * w).sum() + (last * w_last).sum()
+        got = th.grad(y, [xs[i] for i in first], create_graph=True, allow_unused=True)
+        z = sum((g * g * 0.5 + g).sum() for g in got if g is not None)
+        if not z.requires_grad:
+            return [*got, None]
+        more = th.grad(z, [xs[i] for i in second], allow_unused=True)
+        return [*got, *more]
+
+    for wanted, power in itertools.product(({0, 1, 2}, {*first, *second}), (1, 2)):
+        for with_h0 in (True, False):
+            if not with_h0 and first == (2,):
+                continue
+            got = gradients(th.gated_scan, wanted, with_h0, power)
+            want = gradients(stepwise, wanted, with_h0, power)
+            for g, e in itertools.zip_longest(got, want):
+                g = 0 if g is None else g.detach().numpy()
+                e = 0 if e is None else e.detach().numpy()
+                np.testing.assert_allclose(g, e, rtol=1e-12, atol=1e-12)

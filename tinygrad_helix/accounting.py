@@ -143,9 +143,10 @@ class Profile:
     alive, less gradients and inputs that the tape does not save; `peak_at` says in which
     phase and node that was, and the largest band (`op.label`) on the tape then.
     `transient_bytes`: the most alive during the backward pass, less the gradients that it
-    had made by then, less what was alive when it began. `workspace_bytes`: what stays allocated
-    when everything has been dropped. `no_grad_peak_bytes`: the peak of the forward pass
-    alone under no_grad, inputs aside. `saved_tensors` counts distinct storages.
+    had made by then, less what was alive when it began. `workspace_bytes`: what stays
+    allocated when everything has been dropped. `no_grad_peak_bytes`: the peak of the
+    forward pass alone under no_grad, inputs aside. `saved_tensors` counts distinct
+    storages.
     """
 
     ops: int

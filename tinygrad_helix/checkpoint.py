@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from . import memory
 from .create import default_generator
 from .errors import GraphError
 from .modes import enable_grad, is_grad_enabled
@@ -42,11 +43,12 @@ class _Region:
 
     def __init__(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
         self.fn = fn
-        self.args = list(args)  # Tensors' places are filled from `saved` when it runs again
-        self.kwargs = kwargs
+        # Tensors' places are filled from `saved` when it runs again.
+        self.args = list(args)
+        self.kwargs = dict(kwargs)
         self.generators = _generators(args, kwargs)
         self.states = [g.bit_generator.state for g in self.generators]
-        self.needs: dict[int, bool] = {}
+        self.needs: dict[int | str, bool] = {}  # by position or keyword
         self.saved: tuple[SavedTensor, ...] = ()
         self.count = 0
         self.values: dict[int, Any] = {}
@@ -62,9 +64,9 @@ class _Region:
         return self.values.pop(number)
 
     def run_again(self) -> None:
-        args = list(self.args)
+        args, kwargs = list(self.args), dict(self.kwargs)
         for (place, need), s in zip(self.needs.items(), self.saved, strict=True):
-            args[place] = Tensor(s.read(), requires_grad=need)
+            _put(args, kwargs, place, Tensor(s.read(), requires_grad=need))
         values: list[Tensor] = []
 
         def keep(t: Tensor) -> int:
@@ -72,12 +74,14 @@ class _Region:
             return len(values) - 1
 
         now = [g.bit_generator.state for g in self.generators]
+        token = memory._ledger.set(None)  # it is a part of the event of the sweep's node
         try:
             for g, state in zip(self.generators, self.states, strict=True):
                 g.bit_generator.state = state
             with enable_grad(), saved_tensor_hooks(keep, values.__getitem__):
-                self.fn(*args, **self.kwargs)
+                self.fn(*args, **kwargs)
         finally:
+            memory._ledger.reset(token)
             for g, state in zip(self.generators, now, strict=True):
                 g.bit_generator.state = state
         if len(values) != self.count:
@@ -99,12 +103,21 @@ class _Handle:
         self.number = number
 
 
+def _put(args: list[Any], kwargs: dict[str, Any], place: int | str, value: Any) -> None:
+    if isinstance(place, int):
+        args[place] = value
+    else:
+        kwargs[place] = value
+
+
 def _name(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", type(fn).__name__)
 
 
 def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """fn(*args, **kwargs), keeping only its Tensor arguments for the backward pass.
+
+    Keyword arguments count as positional ones do.
 
     What the ops inside would save is dropped, and made again by running `fn` once more
     when a sweep first reads it: bytes of the arguments instead of bytes of all
@@ -125,7 +138,8 @@ def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     >>> th.saved_bytes(f(x)), th.saved_bytes(th.checkpoint(f, x))
     (1200, 400)
     """
-    places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
+    given: dict[int | str, Any] = dict(enumerate(args)) | kwargs
+    places = [i for i, a in given.items() if isinstance(a, Tensor)]
     if len(places) > _MAX_ARGUMENTS:
         raise GraphError(
             f"checkpoint of {_name(fn)} got {len(places)} Tensor arguments; at most "
@@ -134,14 +148,14 @@ def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not is_grad_enabled():
         return fn(*args, **kwargs)
     region = _Region(fn, args, kwargs)
-    inside = list(args)
-    if any(args[i].requires_grad for i in places):
-        entered = apply(Checkpoint, *(args[i] for i in places))
+    inside, named = list(args), dict(kwargs)
+    if any(given[i].requires_grad for i in places):
+        entered = apply(Checkpoint, *(given[i] for i in places))
         node = entered[0].node or next(t.node for t in entered if t.node is not None)
         region.saved = node.saved
         for i, t in zip(places, entered, strict=True):
-            inside[i] = t if args[i].requires_grad else args[i]
-            region.needs[i] = args[i].requires_grad
-            region.args[i] = None
+            _put(inside, named, i, t if given[i].requires_grad else given[i])
+            region.needs[i] = given[i].requires_grad
+            _put(region.args, region.kwargs, i, None)
     with saved_tensor_hooks(region.pack, lambda handle: handle.region.value(handle.number)):
-        return fn(*inside, **kwargs)
+        return fn(*inside, **named)

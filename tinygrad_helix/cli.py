@@ -102,6 +102,14 @@ def _at_least(least: int) -> Callable[[str], int]:
     return parse
 
 
+_SEED: dict[str, Any] = {
+    "type": _at_least(0),
+    "default": 0,
+    "metavar": "N",
+    "help": "where the random numbers begin: inputs, weights, batches (%(default)s)",
+}
+
+
 def _seconds(text: str) -> float:
     try:
         value = float(text)
@@ -110,6 +118,44 @@ def _seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no time: more than 0 is due")
     return value
+
+
+# The options of compare that only one kind of TARGET reads, with their defaults.
+_MODEL: dict[str, Any] = {
+    "dim": 128,
+    "layers": 2,
+    "batch": 8,
+    "seq": 128,
+    "steps": 5,
+    "warmup": 2,
+    "text": "package",
+    "policy": None,
+    "dtype": "float32",
+}
+_OWN: dict[str, Any] = {
+    "set": [],
+    "variant": [],
+    "inputs": "inputs",
+    "reference": None,
+    "repeats": 5,
+}
+
+
+def _completed(args: argparse.Namespace) -> None:
+    """Put in the defaults of compare, and refuse options that its TARGET does not read."""
+    if args.command != "compare":
+        return
+    ours = args.target == "helix"
+    idle = _OWN if ours else _MODEL
+    given = [f"--{name}" for name in idle if getattr(args, name) is not None]
+    if given:
+        read = "for a target of your own" if ours else "for the target helix"
+        raise HelixError(
+            f"{', '.join(given)} would change nothing: only {read} does it. Leave it out."
+        )
+    for name, default in (_MODEL | _OWN).items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -168,22 +214,28 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _compare(compare: argparse.ArgumentParser) -> None:
-    compare.add_argument("target", nargs="?", default="helix", metavar="TARGET")
+    compare.add_argument(
+        "target",
+        nargs="?",
+        default="helix",
+        metavar="TARGET",
+        help="helix, file.py[:name] or pkg.mod[:name], as above (%(default)s)",
+    )
     model = compare.add_argument_group("the language model (TARGET helix)")
     whole = _at_least(1)
-    model.add_argument("--dim", type=whole, default=128, help="model width D (%(default)s)")
-    model.add_argument("--layers", type=whole, default=2, help="blocks (%(default)s)")
-    model.add_argument("--batch", type=whole, default=8, help="sequences (%(default)s)")
-    model.add_argument("--seq", type=whole, default=128, help="bytes each (%(default)s)")
-    model.add_argument("--steps", type=whole, default=5, help="timed steps (%(default)s)")
-    model.add_argument(
-        "--warmup", type=_at_least(0), default=2, help="untimed steps (%(default)s)"
-    )
+    for name, what in (
+        ("dim", "model width D"),
+        ("layers", "blocks"),
+        ("batch", "sequences"),
+        ("seq", "bytes each"),
+        ("steps", "timed steps"),
+    ):
+        model.add_argument(f"--{name}", type=whole, help=f"{what} ({_MODEL[name]})")
+    model.add_argument("--warmup", type=_at_least(0), help="untimed steps (2)")
     model.add_argument(
         "--text",
-        default="package",
         metavar="TEXT",
-        help="package (this package's source), stdlib, or a file (%(default)s)",
+        help="package (this package's source), stdlib, or a file (package)",
     )
     model.add_argument(
         "--policy",
@@ -192,12 +244,17 @@ def _compare(compare: argparse.ArgumentParser) -> None:
         help="a fused policy: keep9 … keep1, a set like keep(x,a,out1), or budget(4MB); "
         "may be repeated (keep9 keep6 keep4 keep3 keep2 keep1)",
     )
-    model.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    model.add_argument(
+        "--dtype",
+        choices=("float32", "float64"),
+        help="of weights and activations (float32)",
+    )
     own = compare.add_argument_group("a target of your own")
     _target_arguments(own)
     own.add_argument("--reference", help="the variant to compare with (the first)")
-    own.add_argument("--repeats", type=whole, default=5, help="timed runs (%(default)s)")
-    compare.add_argument("--seed", type=int, default=0)
+    own.add_argument("--repeats", type=whole, help="timed runs (5)")
+    own.set_defaults(**dict.fromkeys(_OWN))
+    compare.add_argument("--seed", **_SEED)
     compare.add_argument(
         "--out",
         default="helix-report",
@@ -223,14 +280,19 @@ def _target_arguments(own: Any) -> None:
         "--variant", action="append", default=[], help="a function to run; may be repeated"
     )
     own.add_argument(
-        "--inputs", default="inputs", help="the function that makes the inputs"
+        "--inputs", default="inputs", help="the function that makes the inputs (inputs)"
     )
 
 
 def _check(check: argparse.ArgumentParser) -> None:
-    check.add_argument("target", nargs="*", metavar="TARGET")
+    check.add_argument(
+        "target",
+        nargs="*",
+        metavar="TARGET",
+        help="helix, file.py[:name] or pkg.mod[:name], as above (all of the package)",
+    )
     _target_arguments(check.add_argument_group("targets of your own"))
-    check.add_argument("--seed", type=int, default=0)
+    check.add_argument("--seed", **_SEED)
     check.add_argument(
         "--timeout",
         type=_seconds,
@@ -264,6 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     args = _parser().parse_args(argv)
     try:
+        _completed(args)
         if args.json and args.json != "-":
             commands.check_writable(args.json)
         return args.run(args)
@@ -275,4 +338,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except HelixError as error:
         print(f"tinygrad-helix {args.command}: {error}", file=sys.stderr)
+        return 2
+    except MemoryError as error:
+        why = f" ({error})" if str(error) else ""
+        print(
+            f"tinygrad-helix {args.command}: there is not enough memory{why}. Make the "
+            "shapes smaller.",
+            file=sys.stderr,
+        )
         return 2

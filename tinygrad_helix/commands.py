@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from . import __version__
 from .errors import HelixError
+from .report import SCHEMA, differing, made_with, output_folder, plain
 
 __all__ = ["bench", "check", "check_writable", "compare", "info"]
 
@@ -31,9 +29,12 @@ def _unicode() -> bool:
 
 def check_writable(file: str) -> None:
     """Refuse a --json FILE that cannot be written, before any work is done for it."""
+    there = os.path.exists(file)
     try:
         with open(file, "a"):
             pass
+        if not there:  # a run that fails leaves nothing
+            os.unlink(file)
     except OSError as error:
         raise HelixError(
             f"--json {file!r} cannot be written ({error.strerror}). Choose another file."
@@ -41,7 +42,7 @@ def check_writable(file: str) -> None:
 
 
 def _write_json(value: Any, file: str) -> None:
-    text = json.dumps(value, indent=1)
+    text = json.dumps(plain(value), indent=1, allow_nan=False)
     if file == "-":
         print(text)
     else:
@@ -49,37 +50,55 @@ def _write_json(value: Any, file: str) -> None:
 
 
 def _versions() -> dict[str, str]:
-    return {
-        "tinygrad_helix": __version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-    }
+    return made_with()["versions"] | {"platform": platform.platform()}
 
 
 # --- compare
 
 
-def _earlier(file: str) -> Any:
+def _earlier(args: argparse.Namespace) -> Any:
+    """The report of --against, checked before any work is done."""
+    file = args.against
     try:
         old = json.loads(Path(file).read_text(encoding="utf-8"))
-        return old if old["schema"] else None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if old["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {old['schema']!r}, {SCHEMA!r} is due")
+        was = dict(old["config"])
+        for row in [*old["rows"], *old["model"]]:
+            counts = row["saved_bytes"]["counted"], row["peak_bytes"]
+            if not isinstance(row["variant"], str) or {*map(type, counts)} != {int}:
+                raise ValueError("a row of it has no name or no whole numbers of bytes")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        missing = "it lacks " if isinstance(error, KeyError) else ""
         raise HelixError(
-            f"--against {file!r} is no readable report ({error}). Give a report.json that "
-            "compare wrote."
+            f"--against {file!r} is no readable report ({missing}{error}). Give a "
+            "report.json that compare wrote."
         ) from None
+    ours = args.target == "helix"
+    if ours != (was.get("target") == "helix"):
+        raise HelixError(
+            f"--against {file!r} is a report of {was.get('target')!r}, not of "
+            f"{args.target!r}. Give one of the same target."
+        )
+    config = {"set": _settings(args)}
+    if ours:
+        config = {k: getattr(args, k) for k in ("dim", "layers", "batch", "seq", "dtype")}
+    found = differing(config, was)
+    if found:
+        raise HelixError(
+            f"--against {file!r}: {' '.join(found)} Give the same options as then."
+        )
+    return old
 
 
 def compare(args: argparse.Namespace) -> int:
     """Compare variants, print and write the report, and say what does not agree."""
-    from .report import output_folder
     from .viz import text_timeline
 
-    folder = output_folder(args.out)
-    old = _earlier(args.against) if args.against else None
+    output_folder(args.out, keep=False)
+    old = _earlier(args) if args.against else None
     report = _language(args) if args.target == "helix" else _own(args)
-    paths = report.save(folder)
+    paths = report.save(args.out)
     quiet = args.json == "-"
     if not quiet:
         config = report.config
@@ -111,7 +130,7 @@ def compare(args: argparse.Namespace) -> int:
         agree = "predicted, counted and measured bytes agree"
         if any(r.saved_bytes["predicted"] is None for r in report.rows):
             agree = "counted and measured bytes agree"
-        print(f"all checks passed: {agree}, and so do the gradients")
+        print(f"all checks passed: {agree}, and so do values and gradients")
     return 1 if failures else 0
 
 
@@ -132,21 +151,33 @@ def _language(args: argparse.Namespace) -> Any:
     )
 
 
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    from .targets import parse_settings
+
+    return parse_settings(args.set)
+
+
 def _own(args: argparse.Namespace) -> Any:
     from .compare import compare
     from .create import manual_seed
-    from .targets import load_target, parse_settings
+    from .targets import TargetError, beside, load_target, told
 
-    settings = parse_settings(args.set)
+    settings = _settings(args)
     manual_seed(args.seed)
-    target = load_target(args.target, settings, args.variant, args.inputs)
-    report = compare(
-        target.variants,
-        target.inputs,
-        reference=args.reference,
-        parameters=target.parameters,
-        repeats=args.repeats,
-    )
+    try:  # a vjp, a hook or an exit of the user's may come up anywhere in it
+        target = load_target(args.target, settings, args.variant, args.inputs)
+        with beside(args.target):
+            report = compare(
+                target.variants,
+                target.inputs,
+                reference=args.reference,
+                parameters=target.parameters,
+                repeats=args.repeats,
+            )
+    except HelixError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise TargetError(told(f"comparing {args.target!r}", error)) from error
     report.config |= {"target": target.name, "set": settings, "seed": args.seed}
     return report
 
@@ -160,8 +191,8 @@ def check(args: argparse.Namespace) -> int:
     from .submissions import check_targets
     from .targets import parse_settings
 
-    if not args.target and (args.set or args.variant):
-        raise HelixError("--set and --variant are for a TARGET. Name one.")
+    if not args.target and (args.set or args.variant or args.inputs != "inputs"):
+        raise HelixError("--set, --variant and --inputs are for a TARGET. Name one.")
     settings = parse_settings(args.set)
     if args.target:
         found = check_targets(

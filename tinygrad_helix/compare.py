@@ -12,7 +12,7 @@ from .accounting import profile
 from .backend import get_backend, is_array
 from .differentiate import grad
 from .errors import DTypeError, GraphError, ShapeError
-from .report import Report, environment, gradient_errors, output_folder, row
+from .report import Report, gradient_errors, made_with, output_folder, row
 from .sweep import Sweep
 from .tensor import Tensor
 
@@ -122,11 +122,11 @@ def compare(
     is swept from `cotangent` (by default ones for a single element, else N(0, 1) from a
     fixed seed). `reference` (by default the first variant) is what values and gradients are
     compared with; where it runs in float64 too, gradients are compared with that run. What
-    the variants close over gets no gradients from this. `parameters` names the inputs that count as parameters, not as saved bytes.
-    `predicted` gives bytes by variant where the ops do not state them (`Op.predict`), and
-    `modes` the mode and policy to show. Times are medians of `repeats` interleaved runs,
-    untraced, after one to warm up; bytes come from runs of their own. With `out`, the
-    report and its picture are written there.
+    the variants close over gets no gradients from this. `parameters` names the inputs that
+    count as parameters, not as saved bytes. `predicted` gives bytes by variant where the
+    ops do not state them (`Op.predict`), and `modes` the mode and policy to show. Times are
+    medians of `repeats` interleaved runs, untraced, after one to warm up; bytes come from
+    runs of their own. With `out`, the report and its picture are written there.
 
     >>> import tinygrad_helix as th
     >>> x = th.ones(4, 8, requires_grad=True)
@@ -201,7 +201,7 @@ def compare(
                 predicted=(predicted or {}).get(name),
             )
         )
-    config = {"dtype": str(dtype), "device": device, "repeats": repeats} | environment()
+    config = {"dtype": str(dtype), "device": device, "repeats": repeats} | made_with()
     report = Report(config, rows, [], {k: p.events for k, p in profiles.items()}, reference)
     if out is not None:
         report.save(out)

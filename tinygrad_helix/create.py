@@ -18,9 +18,11 @@ _generator = np.random.default_rng()
 
 
 def manual_seed(seed: int) -> None:
-    """Start the package's own random generator anew. NumPy's global state is not used."""
-    global _generator
-    _generator = np.random.default_rng(seed)
+    """Start the package's own random generator anew. NumPy's global state is not used.
+
+    The generator stays the same object: who holds it goes on with the new seed.
+    """
+    _generator.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
 
 def default_generator() -> np.random.Generator:

@@ -185,7 +185,7 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
                 x = _plain_operand(op, x)
             arrays.append(x)
             needs.append(False)
-            if is_array(x):
+            if x is not None and is_array(x):
                 if x.dtype.kind not in "fiub":
                     raise DTypeError(
                         f"{op.name} takes arrays of floats, ints or bools; got "

@@ -24,8 +24,8 @@ __all__ = [
     "Row",
     "aligned",
     "differing",
-    "environment",
     "gradient_errors",
+    "made_with",
     "output_folder",
     "plain",
     "row",
@@ -141,7 +141,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def environment() -> dict[str, Any]:
+def made_with() -> dict[str, Any]:
     """The versions and the machine that a report was made with."""
     from . import __version__
 
@@ -184,7 +184,12 @@ class Report:
                     extra = (m or 0) - (c or 0)
                     found.append(
                         f"{name}: {c:,} saved bytes counted, {m:,} measured: "
-                        + (f"{extra:,} are kept outside the tape." if extra > 0 else "")
+                        + (
+                            f"{extra:,} are kept outside the tape."
+                            if extra > 0
+                            else f"{-extra:,} are held elsewhere too, by what the variant "
+                            "closes over, say. Make it an input or an nn.Parameter."
+                        )
                     )
                 for of, by in (
                     ("values", r.max_rel_value_diff),
@@ -338,8 +343,8 @@ class Report:
 def differing(config: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
     """The settings in which an earlier report's config differs, a sentence each."""
     return [
-        f"config: {name} is {config[name]!r} and was {old.get(name)!r}: the bytes of the two "
-        "reports are not comparable."
+        f"config: {name} is {config[name]!r} and was {old.get(name)!r}: the bytes of the "
+        "two reports are not comparable."
         for name in SETTINGS
         if name in config and plain(config[name]) != old.get(name)
     ]

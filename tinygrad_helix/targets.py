@@ -9,9 +9,12 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import itertools
+import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +23,15 @@ from typing import Any
 from .errors import HelixError
 from .op import Op
 
-__all__ = ["Target", "TargetError", "load_target", "located", "parse_settings", "told"]
+__all__ = [
+    "Target",
+    "TargetError",
+    "beside",
+    "load_target",
+    "located",
+    "parse_settings",
+    "told",
+]
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PREFIXES = ("composed", "primitive", "fused")
@@ -54,8 +65,15 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
             raise TargetError(f"--set {pair!r}: write NAME=VALUE, as in --set N=4096.")
         try:
             settings[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             settings[name] = value
+        try:
+            json.dumps(settings[name])
+        except TypeError:
+            raise TargetError(
+                f"--set {pair!r}: a setting goes into the report as JSON, which cannot "
+                "hold it. Use numbers, strings, lists, true and false."
+            ) from None
     return settings
 
 
@@ -74,6 +92,27 @@ def located(spec: str) -> str:
     elif not _is_known(path.partition(".")[0]):
         raise _no_module(spec, path)
     return spec
+
+
+_count = itertools.count().__next__
+
+
+@contextmanager
+def beside(spec: str) -> Iterator[None]:
+    """Inside the block, a TARGET's file can import what lies beside it. The standard
+    library goes before its folder, and installed packages after it."""
+    path, _ = _split(spec)
+    folder = str(Path(path).resolve().parent)
+    if not path.endswith(".py") or folder in sys.path:
+        yield
+        return
+    installed = (i for i, p in enumerate(sys.path) if p.endswith("-packages"))
+    sys.path.insert(next(installed, len(sys.path)), folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
 
 
 def _is_known(module: str) -> bool:
@@ -95,12 +134,14 @@ def _module(spec: str) -> tuple[ModuleType, str]:
     path, name = _split(located(spec))
     if path.endswith(".py"):
         file = Path(path)
-        found = importlib.util.spec_from_file_location(file.stem, file)
+        private = f"_helix_target_{_count()}_{file.stem}"  # it shadows no other module
+        found = importlib.util.spec_from_file_location(private, file)
         if found is None or found.loader is None:
             raise TargetError(f"the file {path!r} cannot be loaded as Python.")
         module = importlib.util.module_from_spec(found)
-        sys.modules[file.stem] = module
-        _guarded(f"loading {path}", lambda: found.loader.exec_module(module))  # type: ignore[union-attr]
+        sys.modules[private] = module
+        with beside(spec):
+            _guarded(f"loading {path}", lambda: found.loader.exec_module(module))  # type: ignore[union-attr]
         return module, name
     if not _is_known(path):
         raise _no_module(spec, path)
@@ -189,7 +230,8 @@ def load_target(
             f"--set {unknown[0]}: {inputs}() of {spec!r} takes "
             f"{', '.join(accepted) or 'no settings'}."
         )
-    made = _guarded(f"{inputs}() of {spec!r}", lambda: make(**settings))
+    with beside(spec):
+        made = _guarded(f"{inputs}() of {spec!r}", lambda: make(**settings))
     if not isinstance(made, Mapping):
         raise TargetError(
             f"{inputs}() of {spec!r} returned {type(made).__name__}; a dict of name → "
@@ -202,9 +244,13 @@ def load_target(
             f"parameters of {spec!r} names {', '.join(strangers)}, which are no inputs. "
             f"The inputs are: {', '.join(made) or 'none'}."
         )
-    wrapped = {k: _told(f"{k}() of {spec!r}", fn) for k, fn in found.items()}
+    wrapped = {k: _told(spec, k, fn) for k, fn in found.items()}
     return Target(spec, wrapped, dict(made), names, classes)
 
 
-def _told(what: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda **inputs: _guarded(what, lambda: fn(**inputs))
+def _told(spec: str, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def call(**inputs: Any) -> Any:
+        with beside(spec):
+            return _guarded(f"{name}() of {spec!r}", lambda: fn(**inputs))
+
+    return call

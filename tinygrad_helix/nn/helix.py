@@ -100,7 +100,7 @@ def helix_block(
         if not isinstance(w, Tensor) or w.is_leaf:
             memory.mark_parameter(plain(w))
     if mode == "fused":
-        return apply(
+        result = apply(
             FusedHelix,
             x,
             *weights,
@@ -110,6 +110,12 @@ def helix_block(
             policy="lean" if policy is None else policy,
             return_state=bool(return_state),
         )
+        if return_state and not any(
+            isinstance(v, Tensor) and v.requires_grad for v in (x, wa, wb, g1, h0)
+        ):
+            y, h_T = result
+            result = y, h_T.detach() if isinstance(h_T, Tensor) else h_T
+        return result
     form = _primitive if mode == "primitive" else _composed
     y, h_T = form(x, *weights, h0, reset, eps)
     return (y, h_T) if return_state else y
@@ -360,7 +366,7 @@ class HelixBlock(Module):
     ) -> dict[str, int]:
         """{name: bytes} kept of an input of `shape`; `needs`: it wants a gradient (and so
         does h0, if there is one)."""
-        D = self.g1.shape[0]
+        D = getattr(self, WEIGHTS[-1]).shape[0]  # of a gain
         if len(shape) != 3 or shape[2] != D:
             raise ShapeError(
                 f"HelixBlock.predict_saved of a block of width {D} takes a shape "

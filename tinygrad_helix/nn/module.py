@@ -285,7 +285,8 @@ class Module:
         return self
 
     def astype(self, dtype: Any) -> "Module":
-        """Convert every parameter of floats and its gradient to `dtype`, in place."""
+        """Convert every parameter of floats and its gradient to `dtype`, in place. Hooks
+        on parameters stay."""
         target = float_dtype(f"astype of a {type(self).__name__}", dtype)
         for p in self.parameters():
             if p.dtype.kind == "f" and p.dtype != target:

@@ -171,14 +171,15 @@ def where(condition: Any, a: Any, b: Any) -> Any:
 def masked_fill(x: Any, mask: Any, value: float) -> Any:
     """x with the number `value` where `mask` is true, which broadcasts to x's shape.
 
-    No gradient goes to the filled places. Records where; keeps the mask.
+    No gradient goes to the filled places. Records where; keeps the mask (of an
+    array that is no Tensor a copy).
     """
     filled = where(mask, value, x)
     if filled.shape != x.shape:
         got = np.shape(plain(mask))
         raise ShapeError(
             f"masked_fill of a Tensor of shape {x.shape} got a mask of shape {got}. It "
-            " must broadcast to the Tensor's shape."
+            "must broadcast to the Tensor's shape."
         )
     return filled
 

@@ -137,7 +137,8 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
     """The elements of x at `index`, ints of any shape, along `axis` (None: of the
     flattened x); index's axes are where that axis was.
 
-    Where an index repeats, its gradients add up. Records getitem; keeps the index.
+    Where an index repeats, its gradients add up. Records getitem; keeps the index (of
+    an array that is no Tensor a copy).
     """
     index = Tensor(_ints("take", index, x))  # shared by getitem
     if axis is None:
@@ -175,7 +176,8 @@ def gather(x: Any, index: Any, axis: int) -> Any:
 
     y[i, j] = x[index[i, j], j] for axis 0 of two, x[i, index[i, j]] for axis 1, and so on
     (NumPy's take_along_axis). Along the other axes index is as long as x, or shorter.
-    Where an index repeats, its gradients add up. Keeps index.
+    Where an index repeats, its gradients add up. Keeps index (of an array that is no
+    Tensor a copy).
     """
     index, along = _places("gather", x, index, axis)
     return apply(Gather, x, index, axis=along)
@@ -208,7 +210,7 @@ def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
     y[index[i, j], j] += source[i, j] for axis 0 of two, and so on; source has index's
     shape, both have as many axes as x and are as long or shorter along the others. Places
     that repeat add up, in a fixed order, 16-bit floats in float32. Keeps index if source
-    needs a gradient.
+    needs a gradient (of an array that is no Tensor a copy).
     """
     index, along = _places("scatter_add", x, index, axis, source)
     same_float("scatter_add", x=x, source=source)
@@ -276,7 +278,8 @@ class Embedding(Op):
 def embedding(weight: Any, index: Any) -> Any:
     """Rows of `weight` [V, D] by number: index [...] of ints in 0..V-1 gives [..., D].
 
-    Keeps the index. Repeated rows add up their gradients, in a fixed order.
+    Keeps the index (of an array that is no Tensor a copy). Repeated rows add up their
+    gradients, in a fixed order.
     """
     index = _ints("embedding", index, weight)
     if weight.ndim != 2:

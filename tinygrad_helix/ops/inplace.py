@@ -30,7 +30,7 @@ def _fits(value: Any, dtype: Any) -> bool:
     if isinstance(value, (float, np.floating)):
         return dtype.kind == "f"
     if isinstance(value, (int, np.integer)) and dtype.kind in "iu":
-        return np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+        return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max)
     return True
 
 

@@ -40,10 +40,11 @@ def floating(x: Any) -> Any:
         if isinstance(x, np.floating):
             return np.asarray(x)
         try:
-            strange = x is None or isinstance(x, np.complexfloating)
-            return x if strange else np.asarray(x, np.float32)
-        except (TypeError, ValueError):
-            return x  # refused by name where the op is applied
+            array = np.asarray(x)
+        except ValueError:
+            return x
+        # What holds no numbers is refused by name where the op is applied.
+        return array.astype(np.float32) if array.dtype.kind in "fiub" else x
     return _cast(x, np.float32) if dtype.kind in "iub" else x
 
 
