@@ -22,7 +22,9 @@ def bits(mode, policy, B, T, D):
     return [y.data, *(g.data for g in grads)]
 
 
-@pytest.mark.parametrize("shape", [(8, 128, 64), (1, 600, 96), (3, 333, 70), (2, 70, 130), (1, 30, 450)])
+@pytest.mark.parametrize(
+    "shape", [(8, 128, 64), (1, 600, 96), (3, 333, 70), (2, 70, 130), (1, 30, 450)]
+)
 @pytest.mark.parametrize(
     ("mode", "policy"),
     [("fused", "keep9"), ("fused", "keep6"), ("fused", "keep1"), ("composed", None)],
