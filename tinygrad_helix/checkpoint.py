@@ -74,14 +74,13 @@ class _Region:
             return len(values) - 1
 
         now = [g.bit_generator.state for g in self.generators]
-        token = memory._ledger.set(None)  # it is a part of the event of the sweep's node
         try:
             for g, state in zip(self.generators, self.states, strict=True):
                 g.bit_generator.state = state
-            with enable_grad(), saved_tensor_hooks(keep, values.__getitem__):
+            hooks = saved_tensor_hooks(keep, values.__getitem__)
+            with enable_grad(), hooks, memory.unrecorded():  # a part of the node's event
                 self.fn(*args, **kwargs)
         finally:
-            memory._ledger.reset(token)
             for g, state in zip(self.generators, now, strict=True):
                 g.bit_generator.state = state
         if len(values) != self.count:

@@ -31,6 +31,7 @@ __all__ = [
     "saved_bytes",
     "storage",
     "table",
+    "unrecorded",
     "version",
 ]
 
@@ -270,5 +271,15 @@ def record() -> Iterator[Ledger]:
     token = _ledger.set(ledger)
     try:
         yield ledger
+    finally:
+        _ledger.reset(token)
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Record nothing inside the block, for work that belongs to an event of its own."""
+    token = _ledger.set(None)
+    try:
+        yield
     finally:
         _ledger.reset(token)
