@@ -15,8 +15,8 @@ from tinygrad_helix.errors import (
     InPlaceModificationError,
 )
 from tinygrad_helix.nn import Linear, Module
+from tinygrad_helix.ops.operands import PIECE
 from tinygrad_helix.optim import SGD, AdamW, clip_grad_norm_
-from tinygrad_helix.optim.optimizer import PIECE
 
 GOLDEN = Path(__file__).parent / "golden" / "optim"
 

@@ -10,8 +10,8 @@ import pytest
 import tinygrad_helix as th
 from tinygrad_helix.errors import DTypeError, HelixError, ShapeError
 from tinygrad_helix.nn import Linear
+from tinygrad_helix.ops.operands import PIECE
 from tinygrad_helix.optim import SGD, Adam, AdamW, Optimizer
-from tinygrad_helix.optim.optimizer import PIECE
 
 
 def leaf(values, dtype="float64"):

@@ -8,8 +8,9 @@ import numpy as np
 
 from .. import memory
 from ..errors import DTypeError, GraphError, HelixError
+from ..ops.operands import pieces
 from ..tensor import Tensor
-from .optimizer import listed, pieces
+from .optimizer import listed
 
 __all__ = ["clip_grad_norm_"]
 

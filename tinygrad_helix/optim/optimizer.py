@@ -14,20 +14,7 @@ from ..nn.module import shared_memory
 from ..ops.operands import accumulator
 from ..tensor import Tensor
 
-__all__ = ["Optimizer", "listed", "number", "pieces"]
-
-PIECE = 2**16
-
-
-def pieces(*arrays: Any) -> Iterator[tuple[Any, ...]]:
-    """Arrays of one shape, cut alike along axis 0 into pieces of about PIECE elements."""
-    first = arrays[0]
-    if first.size <= PIECE:
-        yield arrays
-        return
-    rows = max(1, PIECE * len(first) // first.size)
-    for i in range(0, len(first), rows):
-        yield tuple(a[i : i + rows] for a in arrays)
+__all__ = ["Optimizer", "listed", "number"]
 
 
 def listed(what: str, parameters: Any) -> list[Tensor]:

@@ -5,8 +5,8 @@ from typing import Any
 
 from ..backend import array_module
 from ..errors import DTypeError, HelixError
-from ..ops.operands import accumulator
-from .optimizer import Optimizer, number, pieces
+from ..ops.operands import accumulator, pieces
+from .optimizer import Optimizer, number
 
 __all__ = ["SGD", "Adam", "AdamW"]
 
