@@ -247,3 +247,39 @@ def test_a_mode_on_coroutines_and_generators():
         @th.no_grad
         def forgotten():
             pass
+
+
+# --- what must not change by the way
+
+
+def test_requiring_a_gradient_twice_keeps_the_leaf():
+    x = leaf([1.0])
+    y = x * x
+    edge = x.edge
+    x.requires_grad = True
+    assert x.edge == edge
+    x.requires_grad = False
+    x.requires_grad = True
+    y.backward()
+    assert x.grad.tolist() == [2], "the graph made before still ends at this Tensor"
+
+
+def test_a_recorded_sweep_under_no_grad():
+    x = leaf([2.0])
+    y = x * x * x
+    with th.no_grad():
+        (g,) = th.grad(y, x, create_graph=True)
+    assert th.grad(g, x)[0].item() == 12
+
+
+def test_gradients_are_no_part_of_the_peak():
+    small, large = leaf(np.ones(10)), leaf(np.ones(200_000))
+    p = th.accounting.profile(
+        lambda small, large: small.sum() + (large * 2.0).sum(),
+        {"small": small, "large": large},
+        parameters=("large",),
+    )
+    made = p.events[-1].gradients
+    assert made >= large.nbytes, "the gradient of the large parameter is there in the end"
+    # Forward: the product. Backward: what becomes the gradient, and nothing beside it.
+    assert p.peak_bytes < 1.2 * large.nbytes
