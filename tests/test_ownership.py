@@ -273,13 +273,13 @@ def test_a_recorded_sweep_under_no_grad():
 
 
 def test_gradients_are_no_part_of_the_peak():
-    small, large = leaf(np.ones(10)), leaf(np.ones(200_000))
+    small, large = leaf(np.ones(100_000)), leaf(np.ones(200_000))
     p = th.accounting.profile(
-        lambda small, large: small.sum() + (large * 2.0).sum(),
+        lambda small, large: small.exp().tanh().sum() + (large * 2.0).sum(),
         {"small": small, "large": large},
         parameters=("large",),
     )
-    made = p.events[-1].gradients
-    assert made >= large.nbytes, "the gradient of the large parameter is there in the end"
-    # Forward: the product. Backward: what becomes the gradient, and nothing beside it.
-    assert p.peak_bytes < 1.2 * large.nbytes
+    assert p.events[-1].gradients >= large.nbytes + small.nbytes
+    # What tanh's vjp has beside large's gradient, which the sweep made before it: two saved
+    # arrays and two of its own, each half as long.
+    assert p.peak_bytes < 1.1 * 2 * large.nbytes
