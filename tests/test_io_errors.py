@@ -219,9 +219,11 @@ def bad_files(folder):
         ("unknown", {"dict": [["x", {"pickle": "y"}]]}),
         ("keys", {"dict": [["x", {"tensor": "x", "array": "x"}]]}),
         ("pairs", {"dict": [["x"]]}),
-        ("deep", json.loads("[" * 900 + "]" * 900)),
+        ("deep", None),
     ]:
         text = json.dumps({"format": "tinygrad_helix", "version": 1, "tree": tree})
+        if name == "deep":  # beyond what any Python recurses into
+            text = text.replace("null", "[" * 200_000 + "]" * 200_000)
         np.savez(folder / f"{name}.npz", x=x, __metadata__=np.array(text.encode()))
     np.savez(folder / "json.npz", __metadata__=np.array(b"{"))
     np.savez(folder / "number.npz", __metadata__=np.array(3))
