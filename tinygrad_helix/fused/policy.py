@@ -361,7 +361,7 @@ def checked(policy: Policy) -> Keep | Budget:
         return POLICIES[policy or "lean"]
     raise HelixError(
         f"helix_block got policy={policy!r}. Valid are {', '.join(map(repr, POLICIES))}, "
-        "Keep('x', ...) and Budget(bytes)."
+        "Keep('x', ...) and Budget(bytes); on the command line keep(x,...) and budget(4MB)."
     )
 
 
