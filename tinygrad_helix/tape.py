@@ -31,7 +31,7 @@ __all__ = [
 
 def plain(x: Any) -> Any:
     """The array of a Tensor; anything else as it is."""
-    return getattr(x, "_data", x)
+    return x if is_array(x) else getattr(x, "_data", x)
 
 
 def place_text(places: tuple[tuple[str, int], ...]) -> str:
@@ -87,8 +87,8 @@ class Leaf:
 
 Edge = tuple["Node | Leaf", int]  # (who made a value, the index among its outputs)
 
-_Hooks = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-_saved_hooks: ContextVar[_Hooks | None] = ContextVar("saved_hooks", default=None)
+_PackAndUnpack = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+_saved_hooks: ContextVar[_PackAndUnpack | None] = ContextVar("saved_hooks", default=None)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from ..errors import HelixError
 from ..op import Input, Op, Output, apply
 from .choice import clip, greater, select
 from .logistic import sigmoid
-from .operands import accumulator, floating, pieces, wide
+from .operands import by_piece, floating, wide
 from .special import erfc, gauss
 
 __all__ = ["gelu", "relu", "softplus", "tanh"]
@@ -84,11 +84,8 @@ class Gelu(Op):
 
     @staticmethod
     def forward(xp, x, *, needs):
-        y = xp.empty(x.shape, accumulator(x.dtype))
-        for x_, y_ in pieces(x, y):
-            z = x_.astype(y.dtype, copy=False)
-            y_[...] = 0.5 * z * erfc(-math.sqrt(0.5) * z)
-        return y.astype(x.dtype, copy=False), {"x": x}
+        y = by_piece(xp, x, lambda z: 0.5 * z * erfc(-math.sqrt(0.5) * z))
+        return y, {"x": x}
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs):
@@ -111,11 +108,8 @@ class GeluTanh(Op):
 
     @staticmethod
     def forward(xp, x, *, needs):
-        y = xp.empty(x.shape, accumulator(x.dtype))
-        for x_, y_ in pieces(x, y):
-            z = x_.astype(y.dtype, copy=False)
-            y_[...] = 0.5 * z * (1 + _gelu_tanh(z)[0])
-        return y.astype(x.dtype, copy=False), {"x": x}
+        y = by_piece(xp, x, lambda z: 0.5 * z * (1 + _gelu_tanh(z)[0]))
+        return y, {"x": x}
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs):

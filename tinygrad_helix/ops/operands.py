@@ -4,7 +4,7 @@ Python and NumPy scalars are weak. Arrays promote as `numpy.result_type`, but an
 bool that meets a float takes the float's dtype, and functions of ints are float32.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,12 @@ from ..backend import backend_of, is_array
 from ..errors import DTypeError, ShapeError
 from ..modes import is_grad_enabled
 from ..op import Op, apply
+from ..tape import plain
 from ..tensor import Tensor
 
 __all__ = [
-    "accumulator", "axes_of", "binary", "floating", "owned", "pieces", "plain", "promote",
-    "rows", "same_float", "wide", "zeros",
+    "accumulator", "axes_of", "binary", "by_piece", "floating", "owned", "pieces", "plain",
+    "promote", "rows", "same_float", "wide", "zeros",
 ]  # fmt: skip
 
 
@@ -127,6 +128,14 @@ def pieces(*arrays: Any) -> Iterator[tuple[Any, ...]]:
         yield tuple([a[i : i + step] for a in arrays])
 
 
+def by_piece(xp: Any, x: Any, compute: Callable[[Any], Any]) -> Any:
+    """compute(x) of an elementwise function, piece by piece, in the accumulating dtype."""
+    y = xp.empty(x.shape, accumulator(x.dtype))
+    for x_, y_ in pieces(x, y):
+        y_[...] = compute(x_.astype(y.dtype, copy=False))
+    return y.astype(x.dtype, copy=False)
+
+
 def rows(*arrays: Any) -> Iterator[tuple[Any, ...]]:
     """As `pieces`, but cut between rows: every piece has whole last axes."""
     first = arrays[0]
@@ -144,11 +153,6 @@ def zeros(shape: tuple[int, ...], like: Any) -> Any:
     """An array of zeros with the dtype and on the device of `like` (Tensor or array)."""
     array = like.data if isinstance(like, Tensor) else like
     return backend_of(array).xp.zeros(shape, array.dtype)
-
-
-def plain(x: Any) -> Any:
-    """The array of a Tensor; anything else as it is."""
-    return x.data if isinstance(x, Tensor) else x
 
 
 def owned(op: str, given: Any, *operands: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 from ..op import Input, Op, apply
 from .choice import clip
 from .elementwise import exp
-from .operands import accumulator, floating, pieces, wide
+from .operands import by_piece, floating, wide
 
 __all__ = ["erf", "erfc", "gauss"]
 
@@ -77,14 +77,13 @@ class Erf(Op):
 
     @staticmethod
     def forward(xp, x, *, needs):
-        y = xp.empty(x.shape, accumulator(x.dtype))
-        for x_, y_ in pieces(x, y):
-            z = x_.astype(y.dtype, copy=False)
+        def compute(z):
             far = xp.sign(z) * (1 - _erfc_of_magnitude(xp, z))
             near = xp.clip(z, -0.5, 0.5)
-            near = near * _polynomial(xp, xp.asarray(near * near), _CENTRE[y.dtype])
-            y_[...] = xp.where(xp.abs(z) < 0.5, near, far)
-        return y.astype(x.dtype, copy=False), {"x": x}
+            near = near * _polynomial(xp, xp.asarray(near * near), _CENTRE[z.dtype])
+            return xp.where(xp.abs(z) < 0.5, near, far)
+
+        return by_piece(xp, x, compute), {"x": x}
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs):
@@ -106,12 +105,11 @@ class Erfc(Op):
 
     @staticmethod
     def forward(xp, x, *, needs):
-        y = xp.empty(x.shape, accumulator(x.dtype))
-        for x_, y_ in pieces(x, y):
-            z = x_.astype(y.dtype, copy=False)
+        def compute(z):
             tail = _erfc_of_magnitude(xp, z)
-            y_[...] = xp.where(z < 0, 2 - tail, tail)
-        return y.astype(x.dtype, copy=False), {"x": x}
+            return xp.where(z < 0, 2 - tail, tail)
+
+        return by_piece(xp, x, compute), {"x": x}
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs):
