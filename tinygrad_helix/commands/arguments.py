@@ -1,0 +1,65 @@
+"""Arguments that several commands take, and parsers of their values."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["SEED", "at_least", "seconds", "settings", "target_arguments"]
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is too small: at least {least}")
+        return value
+
+    return parse
+
+
+SEED: dict[str, Any] = {
+    "type": at_least(0),
+    "default": 0,
+    "metavar": "N",
+    "help": "where the random numbers begin: inputs, weights, batches (%(default)s)",
+}
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: more than 0 is due")
+    return value
+
+
+# The options of compare that only one kind of TARGET reads, with their defaults.
+
+
+def target_arguments(own: Any) -> None:
+    """The options of a TARGET of the user's own."""
+    own.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="N=4096",
+        help="a setting for its inputs(); may be repeated",
+    )
+    own.add_argument(
+        "--variant", action="append", default=[], help="a function to run; may be repeated"
+    )
+    own.add_argument(
+        "--inputs", default="inputs", help="the function that makes the inputs (inputs)"
+    )
+
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """What --set says, by name."""
+    from ..targets import parse_settings
+
+    return parse_settings(args.set)
