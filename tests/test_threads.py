@@ -1,10 +1,16 @@
-"""Results do not depend on the number of BLAS threads, nor does a call change it."""
+"""The fused block's bits do not depend on the number of BLAS threads, nor does a call
+change it. Tiles that are in work at once: order, errors, settings."""
+
+import os
+import sys
+import threading
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import tinygrad_helix as th
+from tinygrad_helix.fused import lanes, tiles
 
 
 def blas_threads():
@@ -25,20 +31,124 @@ def bits(mode, policy, B, T, D):
 @pytest.mark.parametrize(
     "shape", [(8, 128, 64), (1, 600, 96), (3, 333, 70), (2, 70, 130), (1, 30, 450)]
 )
-@pytest.mark.parametrize(
-    ("mode", "policy"),
-    [("fused", "keep9"), ("fused", "keep6"), ("fused", "keep1"), ("composed", None)],
-)
-def test_bits_under_1_2_and_3_threads(mode, policy, shape):
+@pytest.mark.parametrize("policy", ["keep9", "keep6", "keep1"])
+@pytest.mark.parametrize("lanes_from", [0, tiles.LANES_FROM], ids=["lanes", "one"])
+def test_bits_under_1_2_and_3_threads(policy, shape, lanes_from, monkeypatch):
+    monkeypatch.setattr(tiles, "LANES_FROM", lanes_from)
     before = blas_threads()
     if not before:
         pytest.skip("threadpoolctl finds no BLAS whose threads it can set")
     results = []
     for threads in (1, 2, 3):
         with threadpool_limits(threads, user_api="blas"):
-            results.append(bits(mode, policy, *shape))
+            results.append(bits("fused", policy, *shape))
             assert blas_threads() == [threads] * len(before)
     assert blas_threads() == before
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             assert (a == b).all()
+
+
+def test_a_large_block_as_it_comes():
+    results = []
+    for threads in (1, 2, 3):
+        with threadpool_limits(threads, user_api="blas"):
+            results.append(bits("fused", "keep6", 4, 260, 260))
+            assert blas_threads() == [threads] * len(blas_threads())
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            assert (a == b).all()
+
+
+def test_composed_differs_by_rounding_alone():
+    # Its products are cut by BLAS, by the number of its threads.
+    with threadpool_limits(1, user_api="blas"):
+        one = bits("composed", None, 8, 128, 64)
+    with threadpool_limits(2, user_api="blas"):
+        two = bits("composed", None, 8, 128, 64)
+    for a, b in zip(one, two, strict=True):
+        assert np.abs(a - b).max() <= 1e-5 * np.abs(a).max()
+
+
+# --- lanes
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_turns_are_taken_in_order(count):
+    turns, passed, done = lanes.Turns(), [], set()
+
+    def work(lane, index):
+        with turns.turn("first", index):
+            passed.append(index)
+        done.add(index)
+
+    lanes.run(["a", "b", "c"], turns, count, work)
+    assert passed == list(range(count))
+    assert done == set(range(count))
+
+
+@pytest.mark.parametrize("failing", [0, 1, 4])
+def test_an_error_ends_all_and_restores_blas(failing):
+    before, turns, passed = blas_threads(), lanes.Turns(), []
+
+    def work(lane, index):
+        assert blas_threads() == [1] * len(before)
+        if index == failing:
+            raise ValueError(f"tile {index}")
+        with turns.turn("sum", index):
+            passed.append(index)
+
+    with pytest.raises(ValueError, match=f"tile {failing}"):
+        lanes.run(["a", "b"], turns, 9, work)
+    assert blas_threads() == before
+    assert passed == list(range(len(passed)))
+    assert len(passed) <= failing
+
+
+def test_settings_of_numpy_are_the_callers_in_every_lane():
+    turns, seen, both = lanes.Turns(), {}, threading.Barrier(2, timeout=30)
+
+    def work(lane, index):
+        both.wait()  # so that each lane has one
+        seen[lane] = np.geterr()["over"]
+
+    with np.errstate(over="raise"), threadpool_limits(2, user_api="blas"):
+        lanes.run(["a", "b"], turns, 2, work)
+    assert seen == {"a": "raise", "b": "raise"}
+
+
+def test_calls_at_once_leave_the_setting_as_it_was(monkeypatch):
+    monkeypatch.setattr(tiles, "LANES_FROM", 0)
+    before = blas_threads()
+    due = bits("fused", "keep6", 2, 70, 130)
+    results = []
+    callers = [
+        threading.Thread(target=lambda: results.append(bits("fused", "keep6", 2, 70, 130)))
+        for _ in range(4)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert blas_threads() == before
+    assert len(results) == 4
+    for got in results:
+        assert all((a == b).all() for a, b in zip(got, due, strict=True))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_lanes_of_its_own(monkeypatch):
+    monkeypatch.setattr(tiles, "LANES_FROM", 0)
+    with threadpool_limits(2, user_api="blas"):
+        due = bits("fused", "keep6", 2, 70, 130)
+        child = os.fork()
+        if child == 0:
+            same = False
+            try:
+                got = bits("fused", "keep6", 2, 70, 130)
+                same = all((a == b).all() for a, b in zip(got, due, strict=True))
+            finally:
+                sys.stdout.flush()
+                os._exit(0 if same else 1)
+        assert os.waitpid(child, 0)[1] == 0

@@ -21,7 +21,7 @@ M = silu(f1)^T dy, for one, gwf2 = M·g4 and gg4 is the column sums of wf2·M.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -74,9 +74,8 @@ _PLACES = {
     "h": "h",
     "f1": "f1",
 }
-# Scratch has N rows of D or, these, of 2D columns; or it is a matrix of D² or 2D².
+# Scratch has a row of D, or of 2D, for each row of the tile; "product" is a matrix of 2D².
 _WIDE = ("f1", "wide1", "wide2")
-_MATRICES = {"wa": 1, "wb": 1, "wf1": 2, "wf2": 2, "product": 2}
 
 
 class FusedAux(Tiled):
@@ -106,9 +105,16 @@ class FusedAux(Tiled):
         self._folded: dict[str, Any] = {}
         self._holds: dict[str, str] = {}  # place -> the value that it holds
         self._x: Any = None
+        self.carry: Any = None  # [B, D], the state that a scan hands from tile to tile
 
-    def enter(self, tile: Tile) -> None:
-        super().enter(tile)
+    def lane(self) -> Self:
+        lane = super().lane()
+        lane._holds = {}
+        lane.reserve_places(*self._places)
+        return lane
+
+    def enter(self, tile: Tile, index: int) -> None:
+        super().enter(tile, index)
         self._holds.clear()
         self._x = None
 
@@ -119,9 +125,10 @@ class FusedAux(Tiled):
 
     def reserve_places(self, *places: str) -> None:
         """Scratch for these, as one array."""
+        self._places = places
         rows, D = self.most_rows, self.shape[2]
         heights = {
-            p: _MATRICES.get(p, 0) * D or (1 + (p in _WIDE)) * rows
+            p: 2 * D if p == "product" else (1 + (p in _WIDE)) * rows
             for p in places
             if p != "x" or self.shape[0] > 1  # one sequence is read where it is
         }
@@ -148,12 +155,13 @@ class FusedAux(Tiled):
 
     def folded(self, name: str) -> Any:
         """g1·wa', g1·wb, g3·wf1 or wf2·g4."""
-        if name not in self._folded:
-            w = self.inputs[name] if name != "wa" else self.inputs["wa"][:-1]
-            gain = self.inputs[{"wf2": "g4", "wf1": "g3"}.get(name, "g1")]
-            out = self._folded[name] = self.scratch(name, *w.shape)
-            self.xp.multiply(w, gain if name == "wf2" else gain[:, None], out=out)
-        return self._folded[name]
+        with self.lock:
+            if name not in self._folded:
+                w = self.inputs[name] if name != "wa" else self.inputs["wa"][:-1]
+                gain = self.inputs[{"wf2": "g4", "wf1": "g3"}.get(name, "g1")]
+                out = self.xp.multiply(w, gain if name == "wf2" else gain[:, None])
+                self._folded[name] = out
+            return self._folded[name]
 
     def _rms1(self, out: Any) -> None:
         x = self.value("x")
@@ -178,22 +186,24 @@ class FusedAux(Tiled):
         return gates
 
     def _h(self, out: Any) -> None:
-        tile, h0 = self.tile, self.inputs["h0"]
+        tile = self.tile
         gates = self.gates()
         gemm(self.value("rms1"), self.folded("wb"), out)
-        carry = before = self.last_state()
-        if tile.t0 == 0:
-            carry[...] = 0 if h0 is None else h0[tile.b0 : tile.b1]
         multiply, add = self.xp.multiply, self.xp.add
-        for a_t, h_t in zip(tile.steps(gates), tile.steps(out), strict=True):
-            multiply(a_t, before, out=carry)
-            add(h_t, carry, out=h_t)
-            before = h_t
-        carry[...] = before
+        with self.turn("scan"):
+            carry = before = self.carry[tile.b0 : tile.b1]
+            for a_t, h_t in zip(tile.steps(gates), tile.steps(out), strict=True):
+                multiply(a_t, before, out=carry)
+                add(h_t, carry, out=h_t)
+                before = h_t
+            carry[...] = before
 
-    def last_state(self) -> Any:
-        """h of the last step that the scan has made, [group, D]."""
-        return self.scratch("carry", self.tile.group, self.shape[2])
+    def begin_scan(self) -> Any:
+        """A carry with the initial state: the final one when all tiles are through."""
+        B, _, D = self.shape
+        h0 = self.inputs["h0"]
+        self.carry = self.xp.zeros((B, D), self.dtype) if h0 is None else h0.copy()
+        return self.carry
 
     def states_before(self, place: str) -> Any:
         """h_{t-1} for the tile's rows, once h is ready."""
@@ -211,9 +221,8 @@ class FusedAux(Tiled):
         names = ["h", "a"] if with_gates and "a" not in self.ready else ["h"]
         for name in names:
             self.arrays[name] = self.empty(name)
-        for tile in self.tiles:
-            self.enter(tile)
-            self.value("h")
+        self.begin_scan()
+        self.run(lambda lane: lane.value("h"))
         self.ready.update(names)
 
     def _s2(self, out: Any) -> None:
@@ -286,9 +295,12 @@ class FusedAux(Tiled):
 
 
 class FusedHelix(Op):
-    """y, or (y, h_T), of the HELIX block: the formulas and their gradients are above and
-    in `vjp`.
+    """xn = rms(x)·g1      a = sigmoid(xn wa' + bias)      h_t = a_t·h_{t-1} + (xn wb)_t
+    s2 = silu(h·g2)     out1 = x + s2 wo
+    xn2 = rms(out1)·g3  f1 = xn2 wf1      y = out1 + (silu(f1) wf2)·g4
+    gradients: the body of `vjp`, which follows these lines from the last to the first.
 
+    The result is y, or (y, h_T).
     Keeps of x a h s2 out1 xn2 f1 f2 those that `policy` names and a wanted gradient
     reads, h0 and the reset mask where they are read, and weights. k values a token are
     k·B·T·D·itemsize bytes, h0 is B·D·itemsize, the mask (of bools) B·T.
@@ -307,7 +319,7 @@ class FusedHelix(Op):
     @staticmethod
     def forward(xp, *arrays, needs, eps, policy, return_state):
         inputs: dict[str, Any] = dict(zip(INPUTS, arrays, strict=True))
-        x, h0 = inputs["x"], inputs["h0"]
+        x = inputs["x"]
         call = _call([None if v is None else (v.shape, v.dtype) for v in arrays], needs)
         keep = resolve(policy, call)
         aux = FusedAux(xp, inputs, x.shape, x.dtype, eps, {}, set())
@@ -315,18 +327,15 @@ class FusedHelix(Op):
             if name not in INPUTS:
                 aux.arrays[name] = aux.empty(name)
         made = [_PLACES[name] for name in _PLACES if name not in aux.arrays]
-        made += [w for name, w in (("xn2", "wf1"), ("f2", "wf2")) if name not in keep]
-        aux.reserve_places("x", "wide1", "wa", "wb", *made)
+        aux.reserve_places("x", "wide1", *made)
 
-        B, _, D = x.shape
-        y = xp.empty(x.shape, x.dtype)
-        h_T = xp.zeros((B, D), x.dtype) if h0 is None else h0.copy()
-        for tile in aux.tiles:
-            aux.enter(tile)
-            f, out1 = aux.branch(), aux.value("out1")
+        y, h_T = xp.empty(x.shape, x.dtype), aux.begin_scan()
+
+        def forward_tile(aux: FusedAux) -> None:
+            f, out1, tile = aux.branch(), aux.value("out1"), aux.tile
             xp.add(tile.steps(f), tile.steps(out1), out=tile.of(y))
-            h_T[tile.b0 : tile.b1] = aux.last_state()
 
+        aux.run(forward_tile)
         reads = plan(call.wanted, frozenset(keep)).reads
         saved = aux.arrays | {name: inputs[name] for name in INPUTS if name in reads}
         return ((y, h_T) if return_state else y), saved
@@ -360,16 +369,15 @@ class FusedHelix(Op):
         if dh_T is not None:
             carry += dh_T
 
-        for tile in reversed(aux.tiles):
-            aux.enter(tile)
-            n = tile.rows
+        def backward_tile(aux: FusedAux) -> None:
+            tile, n = aux.tile, aux.tile.rows
             gy = aux.load(dy, "gy")
 
             # y = out1 + f2·g4, f2 = silu(f1) wf2
             if todo.gg4_from_f2:
                 f2 = aux.value("f2")
                 for p in aux.pieces(D):
-                    aux.add_columns(gg4, gy[p], f2[p])
+                    aux.add_columns(gg4, "g4", gy[p], f2[p])
             if todo.pre or M is not None:
                 f1 = aux.value("f1")
                 sf = aux.scratch("wide1", n, 2 * D)
@@ -382,9 +390,9 @@ class FusedHelix(Op):
                 for p in aux.pieces(2 * D):
                     aux.silu(f1[p], sf[p])
             if M is not None:
-                aux.add_product(M, sf.T, gy)
+                aux.add_product(M, "wf2", sf.T, gy)
             if not todo.pre:
-                continue
+                return
 
             # f1 = xn2 wf1, xn2 = rms(out1)·g3
             rms2, dout1 = aux.scratch("rms2", n, D), aux.scratch("dout1", n, D)
@@ -395,20 +403,20 @@ class FusedHelix(Op):
                     r[p] = _rms(xp, out1[p], eps, rms2[p])
             if "wf1" in grads:
                 xn2 = aux.value("xn2") if "xn2" in arrays else rms2
-                aux.add_product(grads["wf1"], xn2.T, dpre)
+                aux.add_product(grads["wf1"], "wf1", xn2.T, dpre)
             if todo.dxn2:
                 w = wf1 if todo.gg3_by_rows else aux.folded("wf1")
                 gemm(dpre, w.T, dout1)
             for p in aux.pieces(D):
                 if todo.gg3_by_rows:
-                    aux.add_columns(gg3, dout1[p], rms2[p])
+                    aux.add_columns(gg3, "g3", dout1[p], rms2[p])
                 if todo.out1:
                     if todo.gg3_by_rows:
                         dout1[p] *= g3
                     aux.rms_backward(dout1[p], rms2[p], r[p])
                     dout1[p] += gy[p]
             if not todo.out1:
-                continue
+                return
 
             # out1 = x + s2 wo, s2 = silu(h·g2)
             s2, dh = aux.halves("wide1")
@@ -422,19 +430,22 @@ class FusedHelix(Op):
                     xp.multiply(h[p], g2, out=hg)
                     aux.silu_backward(hg, dh[p], s2[p], known="s2" in arrays)
                     if gg2 is not None:
-                        aux.add_columns(gg2, dh[p], h[p])
+                        aux.add_columns(gg2, "g2", dh[p], h[p])
                     dh[p] *= g2
             if "wo" in grads:
-                aux.add_product(grads["wo"], s2.T, dout1)
+                aux.add_product(grads["wo"], "wo", s2.T, dout1)
             if not todo.scan:
-                continue
+                return
 
             # h_t = a_t·h_{t-1} + ub_t: gub_t = G_t = dh_t + a_{t+1}·G_{t+1}
             a, gub, after = aux.gates(), dh, carry[tile.b0 : tile.b1]
             multiply, add = xp.multiply, xp.add
-            for a_t, g_t in zip(tile.steps(a)[::-1], tile.steps(gub)[::-1], strict=True):
-                add(g_t, after, out=g_t)
-                multiply(a_t, g_t, out=after)
+            with aux.turn("scan"):
+                for a_t, g_t in zip(
+                    tile.steps(a)[::-1], tile.steps(gub)[::-1], strict=True
+                ):
+                    add(g_t, after, out=g_t)
+                    multiply(a_t, g_t, out=after)
 
             # a = sigmoid(ua): gua_t = G_t·h_{t-1}·a_t·(1 - a_t)
             gua, rms1 = aux.halves("wide2")
@@ -446,20 +457,20 @@ class FusedHelix(Op):
                     gua[p] *= before[p]
                     gua[p] *= gub[p]
                     if "wa" in grads:
-                        grads["wa"][D] += gua[p].sum(axis=0)
+                        aux.add_to(grads["wa"][D], "bias", gua[p])
             if not (todo.gate or todo.inner):
-                continue
+                return
 
             # ua = xn wa' + bias, ub = xn wb, xn = rms(x)·g1
             x = aux.value("x")
             for p in aux.pieces(D):
                 r[p] = _rms(xp, x[p], eps, rms1[p])
             if "wa" in grads:
-                aux.add_product(grads["wa"][:D], rms1.T, gua)
+                aux.add_product(grads["wa"][:D], "wa", rms1.T, gua)
             if "wb" in grads:
-                aux.add_product(grads["wb"], rms1.T, gub)
+                aux.add_product(grads["wb"], "wb", rms1.T, gub)
             if not todo.dxn:
-                continue
+                return
             dxn, part = aux.scratch("gy", n, D), aux.scratch("rms2", n, D)
             by_rows = todo.gg1_by_rows
             gemm(gua, (wa[:D] if by_rows else aux.folded("wa")).T, dxn)
@@ -467,13 +478,15 @@ class FusedHelix(Op):
             for p in aux.pieces(D):
                 dxn[p] += part[p]
                 if by_rows:
-                    aux.add_columns(gg1, dxn[p], rms1[p])
+                    aux.add_columns(gg1, "g1", dxn[p], rms1[p])
                 if "x" in grads:
                     if by_rows:
                         dxn[p] *= g1
                     aux.rms_backward(dxn[p], rms1[p], r[p])
             if "x" in grads:
                 xp.add(tile.steps(dxn), tile.steps(dout1), out=tile.of(grads["x"]))
+
+        aux.run(backward_tile, backwards=True)
 
         # What sums over all rows leave to do on matrices: the gains.
         if todo.gg4_from_m:

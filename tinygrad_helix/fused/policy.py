@@ -193,7 +193,7 @@ class Plan:
     gg4_from_m: bool  # gg4 = column sums of wf2·M, M = silu(f1)^T gy
     gg3_by_rows: bool  # gg3 = S(dxn2·rms2), not from wf1 and rms2^T dpre
     gg1_by_rows: bool  # gg1 = S(dxn·rms1), not from wa, wb and rms1^T [gua|gub]
-    scratch: tuple[str, ...]  # memory that the pass needs for a tile or a matrix
+    scratch: tuple[str, ...]  # memory that the pass needs for a tile
     made: frozenset[str]  # arrays of VALUES that are read without being kept
     reads: frozenset[str]  # kept arrays and inputs that are read
 
@@ -255,13 +255,9 @@ def plan(wanted: frozenset[str], keep: frozenset[str]) -> Plan:
 
     scratch = ["gy", "wide1", "product"]
     if pre:
-        scratch += ["wide2", "rms2", "dout1", "wf2"]
-    if out1 and not gg3_by_rows:
-        scratch += ["wf1"]
+        scratch += ["wide2", "rms2", "dout1"]
     if gate or inner:
         scratch += ["x"]
-    if dxn and not gg1_by_rows:
-        scratch += ["wa", "wb"]
 
     made: set[str] = set()
     reads: set[str] = set()
