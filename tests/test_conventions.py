@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from scipy import special
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import tinygrad_helix as th
 from tinygrad_helix.errors import DTypeError, HelixError, ShapeError
@@ -350,8 +350,8 @@ def test_einsum_of_one_tensor_twice():
     assert th.einsum("ij,j", th.tensor([[1, 2]]), th.ones(2)).tolist() == [3.0]
 
 
-def test_products_have_the_same_bits_under_any_number_of_threads():
-    def bits(threads):
+def test_products_differ_by_rounding_alone_under_any_number_of_threads():
+    def products(threads):
         rng = np.random.default_rng(0)
         results = []
         with threadpool_limits(threads, user_api="blas"):
@@ -364,12 +364,20 @@ def test_products_have_the_same_bits_under_any_number_of_threads():
                 xs = [th.Tensor(x, requires_grad=True) for x in xs]
                 y = fn(*xs)
                 dy = rng.standard_normal(y.shape).astype(np.float32)
-                results += [y.data.tobytes()]
-                results += [g.data.tobytes() for g in th.grad(y, xs, dy)]
+                results += [y.data, *(g.data for g in th.grad(y, xs, dy))]
         return results
 
-    one = bits(1)
-    assert bits(2) == one and bits(3) == one
+    # These kernels of OpenBLAS round a product alike however its rows are shared out; its
+    # Haswell kernels, for one, do not.
+    alike = all(
+        pool.get("architecture") == "SkylakeX"
+        for pool in threadpool_info()
+        if pool["user_api"] == "blas"
+    )
+    one = products(1)
+    for threads in (2, 3):
+        for got, due in zip(products(threads), one, strict=True):
+            assert np.abs(got - due).max() <= (0 if alike else 1e-5 * np.abs(due).max())
 
 
 # --- losses

@@ -14,6 +14,7 @@ import pytest
 
 import tinygrad_helix as th
 from tinygrad_helix import cli, tutorial
+from tinygrad_helix.cuda.toolkit import compiler, headers, missing
 from tinygrad_helix.errors import HelixError
 from tinygrad_helix.viz.sketch import Sketch, bars
 
@@ -26,11 +27,23 @@ LADDER = [t for t in tutorial.tutorials() if t.name[0].isdigit()]
 each = pytest.mark.parametrize("t", LADDER, ids=lambda t: t.name)
 
 
-def python(*args, cwd):
+def skipped(t):
+    """{exercise: why it is skipped here}: those that begin with `skip_if(absent)`."""
+    absent = missing(compiler, headers)
+    found = re.findall(r"^with exercise\((\d+)\):\n    skip_if\(absent\)$", t.text, re.M)
+    return {} if absent is None else {int(n): absent for n in found}
+
+
+def python(*args, cwd, **environment):
     return subprocess.run(
         [sys.executable, *map(str, args)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONIOENCODING": "utf-8",
+            **environment,
+        },
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -67,7 +80,11 @@ def test_it_runs_its_solutions_are_right_and_it_draws_the_picture_shown(t, tmp_p
     out = python("-W", "error", t.path, cwd=tmp_path)
     assert out.returncode == 0, out.stderr
     said = re.findall(r"^exercise .*$", out.stdout, re.MULTILINE)
-    assert said == [f"exercise {n}: right" for n in t.exercises]
+    why = skipped(t)
+    assert said == [
+        f"exercise {n}: " + (f"skipped: {why[n]}" if n in why else "right")
+        for n in t.exercises
+    ]
     drawn = {p.name: p.read_text(encoding="utf-8") for p in tmp_path.glob("figures/*.svg")}
     assert f"{t.name}.svg" in drawn
     assert sorted(p.name for p in tmp_path.iterdir()) == ["figures"]
@@ -91,11 +108,12 @@ def test_the_student_edition_says_what_is_still_to_do(t, tmp_path, monkeypatch, 
     for solution in re.findall(r"### BEGIN SOLUTION\n(.*?)### END", t.text, re.DOTALL):
         assert solution.rstrip() not in text
     monkeypatch.chdir(tmp_path)
-    assert tutorial.run(t, text) == dict.fromkeys(t.exercises, False)
+    why = skipped(t)
+    assert tutorial.run(t, text) == {n: None if n in why else False for n in t.exercises}
     said = re.findall(r"^exercise .*$", capsys.readouterr().out, re.MULTILINE)
     assert len(said) == len(t.exercises)
     for n, line in zip(t.exercises, said, strict=True):
-        assert re.fullmatch(
+        assert n in why or re.fullmatch(
             rf"exercise {n}: still to do \(line \d+, in \w+\): replace "
             r"`raise NotImplementedError`",
             line,
@@ -107,10 +125,52 @@ def test_an_empty_answer_is_never_right(t, tmp_path, monkeypatch, capsys):
     hole = "raise NotImplementedError  # your code here"
     text = tutorial.student(t.text).replace(hole, "return None")
     monkeypatch.chdir(tmp_path)
-    assert tutorial.run(t, text) == dict.fromkeys(t.exercises, False)
+    why = skipped(t)
+    assert tutorial.run(t, text) == {n: None if n in why else False for n in t.exercises}
     said = capsys.readouterr().out
     for n in t.exercises:
-        assert re.search(rf"^exercise {n}: (not right yet|your code raised)", said, re.M)
+        assert n in why or re.search(
+            rf"^exercise {n}: (not right yet|your code raised)", said, re.M
+        )
+
+
+NO_HEADERS = """
+import runpy, sys
+sys.modules["cuda"] = None
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("args", "environment", "why"),
+    [
+        ([], {"PATH": "nowhere"}, "needs the compiler g++"),
+        (["-c", NO_HEADERS], {}, "cuda-pathfinder is missing. pip install"),
+    ],
+    ids=["no g++", "no headers"],
+)
+@pytest.mark.host
+def test_11_runs_where_kernels_do_not(args, environment, why, tmp_path):
+    t = tutorial.find("11")
+    out = python("-W", "error", *args, t.path, cwd=tmp_path, **environment)
+    assert out.returncode == 0, out.stderr
+    said = out.stdout.splitlines()
+    assert why in said[0] and "without the barrier: [" in out.stdout
+    assert said[-2:] == ["exercise 1: right", f"exercise 2: skipped: {said[0]}"]
+    drawn = (tmp_path / "figures" / f"{t.name}.svg").read_text(encoding="utf-8")
+    shown = (TUTORIALS / "figures" / f"{t.name}.svg").read_text(encoding="utf-8")
+    assert drawn == shown
+
+
+def test_a_skipped_exercise_is_neither_right_nor_wrong(tmp_path, capsys):
+    path = tmp_path / "99_mine.py"
+    path.write_text(
+        "from tinygrad_helix.tutorial import exercise, skip_if\n"
+        "with exercise(1):\n    skip_if('no moon')\n"
+        "with exercise(2):\n    skip_if(None)\n"
+    )
+    assert tutorial.run(tutorial.Tutorial(path)) == {1: None, 2: True}
+    assert capsys.readouterr().out == ("exercise 1: skipped: no moon\nexercise 2: right\n")
 
 
 def test_an_exercise_says_how_it_stands(capsys):
@@ -231,7 +291,7 @@ def test_it_becomes_a_notebook(t):
     nbformat.validate(made)
     kinds = [cell.cell_type for cell in made.cells]
     assert kinds[0] == "markdown"
-    assert made.cells[0].source.startswith("# 0")
+    assert made.cells[0].source.startswith(f"# {t.name[:2]} ")
     assert kinds.count("code") == t.text.count("\n# %%\n")
     for cell in made.cells:
         if cell.cell_type == "code":

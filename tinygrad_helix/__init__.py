@@ -1,6 +1,6 @@
 """tinygrad_helix: see, to the byte, what fusing a whole block into one node buys."""
 
-from . import accounting, data, memory, nn, ops, optim, tape, viz
+from . import accounting, data, memory, nn, ops, optim, tape, viz, walk
 from .alive import why_alive
 from .audit import audit
 from .checkpoint import checkpoint
@@ -27,6 +27,7 @@ from .differentiate import backward, grad
 from .fused.policy import Budget, Keep
 from .gradcheck import gradcheck
 from .io import load, save
+from .kernels import register_kernel
 from .memory import saved_bytes
 from .modes import detect_anomaly, enable_grad, is_grad_enabled, no_grad
 from .nn import Parameter, helix_block
@@ -121,6 +122,7 @@ from .ops import (
 )
 from .tape import saved_tensor_hooks
 from .tensor import Tensor, tensor
+from .viz import draw
 
 __version__ = "0.1.0"
 
@@ -128,7 +130,7 @@ __all__ = [
     "abs", "accounting", "add", "apply", "arange", "argmax", "argmin", "astype",
     "audit", "backward", "broadcast_to", "Budget", "cat", "causal_conv1d", "checkpoint",
     "chunk", "clip", "compare", "Constant", "conv2d", "cos", "cross_entropy", "cumprod",
-    "cumsum", "data", "detect_anomaly", "div", "dropout", "einsum", "embedding",
+    "cumsum", "data", "detect_anomaly", "div", "draw", "dropout", "einsum", "embedding",
     "empty", "enable_grad", "equal", "erf", "erfc", "exp", "expand", "expm1", "eye",
     "flip", "from_dlpack", "from_numpy", "full", "gated_scan", "gather", "gelu",
     "getitem", "grad", "gradcheck", "greater", "greater_equal", "helix_block", "Input",
@@ -137,10 +139,10 @@ __all__ = [
     "masked_fill", "matmul", "max", "max_pool2d", "maximum", "mean", "memory", "min",
     "minimum", "mul", "neg", "nn", "no_grad", "norm", "not_equal", "one_hot", "ones",
     "ones_like", "Op", "ops", "optim", "Output", "pad", "Parameter", "permute", "pow",
-    "prod", "rand", "rand_like", "randn", "randn_like", "reciprocal", "relu", "reshape",
-    "rms_norm", "rsqrt", "save", "saved_bytes", "saved_tensor_hooks", "scatter_add",
-    "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "sort", "split", "sqrt",
-    "squeeze", "stack", "std", "sub", "sum", "swapaxes", "take", "tanh", "tape",
-    "Tensor", "tensor", "topk", "transpose", "tril", "triu", "unsqueeze", "var", "viz",
-    "where", "why_alive", "zeros", "zeros_like",
+    "prod", "rand", "rand_like", "randn", "randn_like", "reciprocal", "register_kernel",
+    "relu", "reshape", "rms_norm", "rsqrt", "save", "saved_bytes", "saved_tensor_hooks",
+    "scatter_add", "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "sort",
+    "split", "sqrt", "squeeze", "stack", "std", "sub", "sum", "swapaxes", "take", "tanh",
+    "tape", "Tensor", "tensor", "topk", "transpose", "tril", "triu", "unsqueeze", "var",
+    "viz", "walk", "where", "why_alive", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -5,9 +5,7 @@ Three numbers are to agree for what a graph keeps: *predicted* by a formula of t
 bytes that NumPy gives back when the graph is dropped.
 """
 
-import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,7 @@ import numpy as np
 from . import memory
 from .backend import backend_of, is_array
 from .errors import GraphError
+from .meter import Meter, numpy_meter
 from .modes import no_grad
 from .op import Input
 from .sweep import Sweep
@@ -24,24 +23,15 @@ from .tensor import Tensor
 __all__ = ["Profile", "measure_saved", "numpy_bytes", "profile", "tracing"]
 
 
-@contextmanager
-def tracing() -> Iterator[None]:
-    """Trace allocations inside the block (or go on tracing, if that is on already)."""
-    already = tracemalloc.is_tracing()
-    if not already:
-        tracemalloc.start(1)
-    try:
-        yield
-    finally:
-        if not already:
-            tracemalloc.stop()
+tracing = numpy_meter.tracing
+numpy_bytes = numpy_meter.array_bytes
 
 
-def numpy_bytes() -> int:
-    """The bytes in NumPy arrays that were allocated since tracing began and are alive."""
-    domain = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
-    snapshot = tracemalloc.take_snapshot().filter_traces([domain])
-    return sum(trace.size for trace in snapshot.traces)
+def meter_of(inputs: Iterable[Any]) -> Meter:
+    """The meter of the device on which Tensors or arrays among `inputs` are: NumPy's,
+    unless one is elsewhere."""
+    found = [backend_of(a) for a in map(_array, inputs) if a is not None]
+    return next((b.meter for b in found if b.name != "cpu"), numpy_meter)
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -64,7 +54,7 @@ def _fresh(inputs: Mapping[str, Any], parameters: frozenset[str]) -> dict[str, A
     """The inputs with every array copied that is not a parameter's.
 
     Tensors are new leaves. One Tensor under two names stays one, and arrays that share a
-    storage share its copy.
+    storage share its copy (on CUDA each has a copy of its own).
     """
     for name in parameters & inputs.keys():
         memory.mark_parameter(_array(inputs[name]))
@@ -108,19 +98,21 @@ def _copies(arrays: list[Any]) -> dict[int, Any]:
 def measure_saved(
     fn: Callable[..., Any], inputs: Mapping[str, Any], parameters: Any = ()
 ) -> int:
-    """The bytes that NumPy gives back when the graph of `fn(**inputs)` is dropped.
+    """The bytes that the device gives back when the graph of `fn(**inputs)` is dropped.
 
     Every input array that is no parameter (named in `parameters`, or marked as one) is
     copied first and dropped after the forward pass, so that it counts exactly if the tape
     saves it. The outputs' own arrays are held meanwhile, unless the tape saves them too.
-    The byte that NumPy allocates for an empty array is left out.
+    The byte that NumPy allocates for an empty array is left out. On CUDA it is the bytes
+    that CuPy's pool gets back, as they were asked for.
 
     >>> import tinygrad_helix as th
     >>> x = th.ones(8, 4, requires_grad=True)
     >>> th.accounting.measure_saved(lambda x: (x.exp() * x).sum(), {"x": x})
     256
     """
-    with tracing():
+    meter = meter_of(inputs.values())
+    with meter.tracing():
         fresh = _fresh(inputs, frozenset(parameters))
         outputs = _tensors(fn(**fresh))
         del fresh
@@ -128,11 +120,11 @@ def measure_saved(
         held = {s.storage_id for s in rows}
         empty = sum(s.first and s.nbytes == 0 and not s.parameter for s in rows)
         bare = [y.data for y in outputs if id(memory.storage(y.data)) not in held]
-        before = numpy_bytes()
+        before = meter.array_bytes()
         del outputs
-        after = numpy_bytes()
+        after = meter.array_bytes()
         del bare
-    return max(0, before - after - empty)
+    return max(0, before - after - empty * meter.empty_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +138,8 @@ class Profile:
     had made by then, less what was alive when it began. `workspace_bytes`: what stays
     allocated when everything has been dropped. `no_grad_peak_bytes`: the peak of the
     forward pass alone under no_grad, inputs aside. `saved_tensors` counts distinct
-    storages.
+    storages. `heights` are the (peak, live) bytes of each event as `peak_bytes` counts
+    them; `graph` is what `describe` made of the graph.
     """
 
     ops: int
@@ -162,6 +155,8 @@ class Profile:
     workspace_bytes: int
     no_grad_peak_bytes: int
     events: list[memory.Event]
+    heights: list[tuple[int, int]]
+    graph: Any
 
 
 def _predicted(nodes: list[Any]) -> int | None:
@@ -195,24 +190,28 @@ def profile(
     *,
     parameters: Any = (),
     cotangent: Any = None,
+    describe: Callable[[list[Tensor], dict[str, Any]], Any] | None = None,
 ) -> Profile:
     """Measure `fn(**inputs)` and its backward pass: see Profile.
 
     Inputs are copied as in `measure_saved`, and no gradient lands anywhere. The backward
-    pass starts at the first output, with `cotangent` (dy; ones if left out).
+    pass starts at the first output, with `cotangent` (dy; ones if left out). Between the
+    two passes `describe(outputs, inputs)` may look at the graph; it must keep nothing of
+    it, and what it allocates is left out of all numbers.
     """
     names = frozenset(parameters)
     measured = measure_saved(fn, inputs, names)
-    with tracing():
+    meter = meter_of(inputs.values())
+    with meter.tracing():
         fresh = _fresh(inputs, names)
         with no_grad():
-            start = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
+            start = meter.live_and_peak()[0]
+            meter.reset_peak()
             outputs = fn(**fresh)
-            no_grad_peak = tracemalloc.get_traced_memory()[1] - start
+            no_grad_peak = meter.live_and_peak()[1] - start
         del outputs, fresh
 
-        empty = numpy_bytes()
+        empty = meter.array_bytes()
         with memory.record() as ledger:
             fresh = _fresh(inputs, names)
             outputs = _tensors(fn(**fresh))
@@ -228,6 +227,11 @@ def profile(
             predicted = _predicted(nodes)
             counts = sum(node.op.name != "getitem" for node in nodes), len(nodes)
             del nodes
+            graph = None
+            if describe is not None:
+                before = meter.live_and_peak()[0]
+                graph = describe(outputs, fresh)
+                ledger.start += meter.live_and_peak()[0] - before
             forward_events = len(ledger.events)
             y = outputs[0]
             if y.node is None:
@@ -235,25 +239,30 @@ def profile(
                     "the function's first output does not require a gradient, so there is "
                     "no backward pass to measure. Set requires_grad=True on an input."
                 )
-            seed = np.ones(y.shape, y.dtype) if cotangent is None else np.array(cotangent)
+            device = backend_of(y.data)
+            if cotangent is None:
+                seed = device.xp.ones(y.shape, y.dtype)
+            else:
+                seed = device.copied(device.asarray(cotangent))
             root = y.edge
             del outputs, fresh, y
-            entry = tracemalloc.get_traced_memory()[0] - ledger.start
-            tracemalloc.reset_peak()
+            entry = meter.live_and_peak()[0] - ledger.start
+            meter.reset_peak()
             sweep = Sweep([root], [seed], Tensor._of_edge)
             del root, seed
             gradients = sweep.run()
             del sweep
         del gradients
-        workspace = max(0, numpy_bytes() - empty)
+        workspace = max(0, meter.array_bytes() - empty)
 
     events = ledger.events
-    peaks = [
-        e.peak - e.gradients - (unsaved if i < forward_events else 0)
-        for i, e in enumerate(events)
-    ]
-    top = int(np.argmax(peaks))
-    bands = events[top].bands or events[max(0, top - 1)].bands
+    heights = []
+    for i, e in enumerate(events):
+        apart = e.gradients + (unsaved if i < forward_events else 0)
+        heights.append((e.peak - apart, e.live - apart))
+    top = int(np.argmax([peak for peak, _ in heights]))
+    # What a node has saved is there until its vjp has run.
+    bands = events[top - 1 if top >= forward_events else top].bands
     transient = max(e.peak - e.gradients for e in events[forward_events:]) - entry
     return Profile(
         ops=counts[0],
@@ -263,7 +272,7 @@ def profile(
         measured=measured,
         predicted=predicted,
         bands=_by_label(rows),
-        peak_bytes=peaks[top],
+        peak_bytes=heights[top][0],
         peak_at={
             "phase": events[top].phase,
             "node": events[top].op,
@@ -273,6 +282,8 @@ def profile(
         workspace_bytes=workspace,
         no_grad_peak_bytes=no_grad_peak,
         events=events,
+        heights=heights,
+        graph=graph,
     )
 
 

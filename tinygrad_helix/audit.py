@@ -6,7 +6,6 @@ beside them. For the op's mathematics there is `gradcheck`.
 
 import os.path
 import re
-import tracemalloc
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from . import memory
-from .accounting import numpy_bytes, tracing
-from .backend import array_module, backend_of, is_array
+from .accounting import meter_of
+from .backend import backend_of, is_array
 from .calls import Call, Finding, calls_of
 from .differentiate import grad
 from .errors import GraphError
 from .modes import enable_grad, no_grad
-from .op import Input, Op, Output, caller
+from .op import Input, Op, Output, caller, run
 from .substitutes import halves, others
+from .sweep import vjp_of
 from .tape import place_text
 from .tensor import Tensor
 
@@ -60,7 +60,7 @@ def audit(op: Any, *inputs: Any, **attrs: Any) -> Audit:
       ints by others of the same array, bools by their negation) and no gradient changed
       (if that is so for some wanted gradients only, it says for which);
     - kept outside the tape: more bytes stay alive after forward than the tape and the
-      outputs hold, measured by NumPy's tracemalloc domain;
+      outputs hold, measured by NumPy's tracemalloc domain (on CUDA by a MemoryHook);
     - a view: a saved array of the op's own keeps a larger buffer alive;
     - saved under no_grad: forward made something to keep, or it stayed alive, although
       no input needs a gradient;
@@ -146,11 +146,12 @@ def _written_by_forward(call: Call) -> Iterator[Finding]:
         arrays = call.copies()
         locked = [arrays[i] for i in which]
         before = [_bits(a) for a in locked]
+        backend = backend_of(locked[0])
         for a in locked:
-            a.flags.writeable = False
-        xp = array_module(locked[0])
+            if isinstance(a, np.ndarray):  # CuPy has no read-only arrays
+                a.flags.writeable = False
         try:
-            call.op.forward(xp, *arrays, needs=call.needs, **call.attrs)
+            run(call.op, backend, arrays, call.needs, call.attrs)
         except ValueError as error:
             if "read-only" not in str(error):
                 raise
@@ -180,8 +181,9 @@ def _beside_the_tape(call: Call) -> Iterator[Finding]:
     if alive > 0:
         yield call.finding("", "saved under no_grad", alive, drop)
     arrays = call.copies()
-    xp = array_module(next(a for a in arrays if is_array(a)))
-    y, saved = call.op.forward(xp, *arrays, needs=(False,) * len(arrays), **call.attrs)
+    backend = backend_of(next(a for a in arrays if is_array(a)))
+    unwanted = (False,) * len(arrays)
+    (y, saved), _ = run(call.op, backend, arrays, unwanted, call.attrs)
     known = [*arrays, *(y if isinstance(y, tuple) else (y,))]
     owners = {id(memory.storage(a)) for a in known if is_array(a)}
     for label, value in saved.items():
@@ -195,15 +197,16 @@ def _alive(call: Call) -> int:
     The inputs are copied under tracing and dropped, so that one that the op holds on to
     elsewhere counts too; what an earlier call left is not traced and cannot offset it.
     """
-    with tracing():
-        tracemalloc.clear_traces()
+    meter = meter_of(call.arrays)
+    with meter.tracing():
+        meter.forget()
         ys = call.apply(call.copies())[1]
         nodes = {y.node for y in ys if y.node is not None}
         held = [y.data for y in ys]
         held += [s.array for node in nodes for s in node.saved or () if s.array is not None]
         owners = {id(memory.storage(a)): memory.storage(a) for a in held}
-        # An empty array takes one byte.
-        return numpy_bytes() - sum(max(owner.nbytes, 1) for owner in owners.values())
+        sizes = (max(owner.nbytes, meter.empty_bytes) for owner in owners.values())
+        return meter.array_bytes() - sum(sizes)
 
 
 def _bytes(call: Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]:
@@ -292,7 +295,7 @@ def _unread(call: Call, node: Any, ys: tuple[Tensor, ...]) -> Iterator[Finding]:
         saved |= {label: value} if label else {}
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            results = call.op.vjp(
+            results = vjp_of(node)(
                 tuple(dy.copy() for dy in dys) if len(dys) > 1 else dys[0].copy(),
                 saved,
                 needs=call.needs,

@@ -20,7 +20,7 @@ from .compare import PAUSE
 from .contests import CONTESTS, LARGE, Contest, blas, threads
 from .errors import HelixError
 from .peers import installed
-from .report import aligned
+from .tables import aligned
 
 __all__ = ["Row", "bench", "machine", "table", "to_json"]
 

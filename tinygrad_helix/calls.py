@@ -3,11 +3,11 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import memory
-from .backend import backend_of, is_array
+from .backend import DEVICES, backend_of, is_array, kernels_of
 from .gradcheck import float_outputs
 from .modes import enable_grad
 from .op import Op, apply, caller
@@ -93,21 +93,29 @@ def _watched(ops: set[type[Op]], calls: dict[Any, Call]) -> Iterator[None]:
     """Within the block each forward of `ops` is noted in `calls`."""
     bound = {op: op.forward for op in ops}  # before any changes: ops inherit from ops
     own = {op: op.__dict__.get("forward") for op in ops}
+    kernels = [
+        (table, key, kernel, kernel.forward)
+        for table in map(kernels_of, DEVICES)
+        for key, kernel in table.items()
+        if key[0] in ops and kernel.forward is not None
+    ]
 
-    def watch(op: type[Op]) -> Callable[..., Any]:
+    def watch(op: type[Op], function: Callable[..., Any]) -> Callable[..., Any]:
         def forward(xp: Any, *arrays: Any, needs: tuple[bool, ...], **attrs: Any) -> Any:
             if any(needs):
                 kinds = tuple((a.shape, a.dtype.str) if is_array(a) else a for a in arrays)
                 key = (op, kinds, needs, tuple(attrs.items()))
                 place = place_text(caller())
                 calls.setdefault(key, Call(op, arrays, needs, attrs, place))
-            return bound[op](xp, *arrays, needs=needs, **attrs)
+            return function(xp, *arrays, needs=needs, **attrs)
 
         return forward
 
     try:
         for op in ops:
-            op.forward = staticmethod(watch(op))
+            op.forward = staticmethod(watch(op, bound[op]))
+        for table, key, kernel, forward in kernels:
+            table[key] = replace(kernel, forward=watch(key[0], forward))
         yield
     finally:
         for op, forward in own.items():
@@ -115,3 +123,5 @@ def _watched(ops: set[type[Op]], calls: dict[Any, Call]) -> Iterator[None]:
                 del op.forward
             else:
                 op.forward = forward
+        for table, key, kernel, _ in kernels:
+            table[key] = kernel

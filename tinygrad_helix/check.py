@@ -15,15 +15,28 @@ import numpy as np
 from . import memory
 from .accounting import measure_saved, profile
 from .audit import audit
+from .backend import backend_of, is_array
+from .compare import on_host
+from .cuda.device import unavailable
 from .differentiate import grad
 from .errors import DoubleBackwardError, GradcheckError, HelixError
 from .gradcheck import float_outputs, gradcheck
-from .report import aligned, gradient_errors
+from .report import gradient_errors
 from .samples import Sample, blocks, layers, op_names, op_sample
+from .tables import aligned
 from .targets import TargetError, told
 from .tensor import Tensor
 
-__all__ = ["Row", "check", "check_package", "one_line", "summary", "table", "to_json"]
+__all__ = [
+    "Row",
+    "check",
+    "check_package",
+    "devices",
+    "one_line",
+    "summary",
+    "table",
+    "to_json",
+]
 
 SCHEMA = "tinygrad_helix.check/1"
 _AGREE = 1e-10  # of values and gradients in float64, relative to the largest
@@ -149,25 +162,25 @@ def _results(fn: Callable[..., Any], sample: Sample, outputs: int) -> dict[str, 
     values = [_in_float64(v) for v in sample.values]
     ys = float_outputs(fn(*values))[:outputs]
     rng = np.random.default_rng(0)
-    dys = [rng.standard_normal(y.shape) for y in ys]
+    dys = [backend_of(y.data).asarray(rng.standard_normal(y.shape)) for y in ys]
     wanted = {
         name: v
         for name, v in zip(sample.names, values, strict=True)
         if isinstance(v, Tensor) and v.requires_grad
     }
     found = grad(ys, list(wanted.values()), dys, allow_unused=True)
-    results = {f"output {i}": y.data for i, y in enumerate(ys)}
+    results = {f"output {i}": on_host(y) for i, y in enumerate(ys)}
     return results | {
-        f"the gradient of {name}": np.zeros(x.shape) if g is None else g.data
+        f"the gradient of {name}": np.zeros(x.shape) if g is None else on_host(g)
         for (name, x), g in zip(wanted.items(), found, strict=True)
     }
 
 
 def _in_float64(value: Any) -> Any:
     if isinstance(value, Tensor) and value.dtype.kind == "f":
-        copy = np.array(value.data, np.float64)
+        copy = value.data.astype(np.float64)
         return Tensor(copy, requires_grad=value.requires_grad)
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+    if is_array(value) and value.dtype.kind == "f":
         return value.astype(np.float64)
     return value
 
@@ -252,16 +265,25 @@ def _bytes_agree(row: Row) -> None:
 # --- the package
 
 
-def check_package(only_helix: bool = False) -> Iterator[Row]:
-    """A row for every op, block and layer there is (or the HELIX block and model alone)."""
+def devices() -> list[str]:
+    """The devices that this machine has."""
+    return ["cpu", "cuda"] if unavailable() is None else ["cpu"]
+
+
+def check_package(
+    only_helix: bool = False, only_devices: Sequence[str] = ()
+) -> Iterator[Row]:
+    """A row for every op, block and layer there is (or the HELIX block and model alone),
+    on each device there is (or those named)."""
     from tqdm.auto import tqdm
 
     samples = list(blocks()) + [s for s in layers() if s.name.startswith("Helix")]
     if not only_helix:
         others = [s for s in layers() if not s.name.startswith("Helix")]
         samples = [op_sample(name) for name in op_names()] + others + samples
-    for sample in tqdm(samples, desc="checking", disable=None, leave=False):
-        yield check(sample, "helix" if only_helix else "package")
+    every = [(device, sample) for device in only_devices or devices() for sample in samples]
+    for device, sample in tqdm(every, desc="checking", disable=None, leave=False):
+        yield check(sample.to(device), "helix" if only_helix else "package")
 
 
 # --- what is shown

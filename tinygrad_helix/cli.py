@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except HelixError as error:
-        print(f"tinygrad-helix {args.command}: {error}", file=sys.stderr)
+        said = " ".join([str(error), *getattr(error, "__notes__", [])])
+        print(f"tinygrad-helix {args.command}: {said}", file=sys.stderr)
         return 2
     except MemoryError as error:
         why = f" ({error})" if str(error) else ""

@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 
 from .accounting import profile
-from .backend import get_backend, is_array
+from .backend import backend_of, get_backend, is_array
 from .differentiate import grad
 from .errors import DTypeError, GraphError, ShapeError
 from .report import Report, gradient_errors, made_with, output_folder, row
 from .sweep import Sweep
+from .tape import plain
 from .tensor import Tensor
+from .viz.trace import describe, trace
 
-__all__ = ["compare"]
+__all__ = ["compare", "on_host"]
 
 # Seconds before every timed run: BLAS threads go on spinning for a while after a product
 # and would slow the next contender.
@@ -66,21 +68,31 @@ def _gradients(
     names = [k for k, x in inputs.items() if isinstance(x, Tensor) and x.requires_grad]
     results = grad(y, [inputs[k] for k in names], cotangent, allow_unused=True)
     return {
-        k: np.zeros(inputs[k].shape, inputs[k].dtype) if g is None else g.numpy()
+        k: np.zeros(inputs[k].shape, inputs[k].dtype) if g is None else on_host(g)
         for k, g in zip(names, results, strict=True)
     }
 
 
-def _leaves(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """New leaves on the same arrays, so that nothing reaches the caller's Tensors or the
-    graphs that these came from; one Tensor under two names stays one."""
+def on_host(x: Any) -> np.ndarray:
+    """The values of a Tensor or array of any device."""
+    array = plain(x)
+    return backend_of(array).to_numpy(array)
+
+
+def _leaves(inputs: Mapping[str, Any], device: str | None) -> dict[str, Any]:
+    """New leaves on the same arrays (or copies of them on `device`), so that nothing
+    reaches the caller's Tensors or the graphs that these came from; one Tensor under two
+    names stays one."""
     made: dict[int, Tensor] = {}
     leaves = {}
     for name, x in inputs.items():
         if isinstance(x, Tensor):
             if id(x) not in made:
-                made[id(x)] = Tensor(x.data, requires_grad=x.requires_grad)
+                leaf = Tensor(x.data, requires_grad=x.requires_grad, device=device)
+                made[id(x)] = leaf
             x = made[id(x)]
+        elif is_array(x) and device is not None:
+            x = get_backend(device).asarray(x)
         leaves[name] = x
     return leaves
 
@@ -113,7 +125,7 @@ def compare(
     predicted: Mapping[str, int] | None = None,
     modes: Mapping[str, tuple[str | None, str | None]] | None = None,
     repeats: int = 5,
-    device: str = "cpu",
+    device: str | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Run every variant on the same inputs and set them beside one another.
@@ -126,7 +138,9 @@ def compare(
     count as parameters, not as saved bytes. `predicted` gives bytes by variant where the
     ops do not state them (`Op.predict`), and `modes` the mode and policy to show. Times are
     medians of `repeats` interleaved runs, untraced, after one to warm up; bytes come from
-    runs of their own. With `out`, the report and its picture are written there.
+    runs of their own. The inputs are copied to `device` if one is given; what the variants
+    close over must be there already. With `out`, report, page and picture are
+    written there (`Report.save`).
 
     >>> import tinygrad_helix as th
     >>> x = th.ones(4, 8, requires_grad=True)
@@ -138,7 +152,8 @@ def compare(
     from tqdm.auto import tqdm
 
     reference = _checked(variants, inputs, reference)
-    get_backend(device)
+    if device is not None:
+        get_backend(device)
     if repeats < 1:
         raise ShapeError(f"repeats={repeats}: at least 1 run is needed.")
     if out is not None:
@@ -150,7 +165,7 @@ def compare(
             f"parameters names {', '.join(missing)}, which are no inputs. The inputs are: "
             f"{', '.join(inputs)}."
         )
-    inputs = _leaves(inputs)
+    inputs = _leaves(inputs, device)
     ys = {name: _run(fn, inputs, name) for name, fn in variants.items()}
     shape = ys[reference].shape
     for name, y in ys.items():
@@ -165,14 +180,15 @@ def compare(
         cotangent = (
             np.ones(shape) if ys[reference].size == 1 else rng.standard_normal(shape)
         )
-    dy = Tensor(np.asarray(cotangent.data if isinstance(cotangent, Tensor) else cotangent))
+    device = ys[reference].device
+    dy = Tensor(plain(cotangent), device=device)
     dy = dy if dy.dtype == dtype else dy.astype(dtype)
 
     losses = {
         name: float((y.data.astype(np.float64) * dy.data).sum()) for name, y in ys.items()
     }
     gradients = {name: _gradients(y, inputs, dy) for name, y in ys.items()}
-    values = {name: y.data for name, y in ys.items()}
+    values = {name: on_host(y) for name, y in ys.items()}
     value_diffs = {
         name: gradient_errors({"y": v}, {"y": values[reference]})["y"]
         for name, v in values.items()
@@ -180,7 +196,9 @@ def compare(
     del ys, values
     exact = _exact(variants[reference], inputs, dy, reference)
     profiles = {
-        name: profile(variants[name], inputs, parameters=names, cotangent=dy.data)
+        name: profile(
+            variants[name], inputs, parameters=names, cotangent=dy.data, describe=describe
+        )
         for name in tqdm(variants, desc="measuring", disable=None, leave=False)
     }
     times = _times(variants, inputs, dy, repeats)
@@ -203,6 +221,7 @@ def compare(
         )
     config = {"dtype": str(dtype), "device": device, "repeats": repeats} | made_with()
     report = Report(config, rows, [], {k: p.events for k, p in profiles.items()}, reference)
+    report.traces["rows"] = {name: trace(p) for name, p in profiles.items()}
     if out is not None:
         report.save(out)
     return report
@@ -216,13 +235,16 @@ def _times(
 ) -> dict[str, list[tuple[float, float]]]:
     """(forward, backward) seconds of every variant, in turns; no gradient lands."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
+    synchronize = backend_of(dy.data).synchronize
     for turn in range(repeats + 1):
         for name, fn in variants.items():
             time.sleep(PAUSE)
             start = time.perf_counter()
             y = _first(fn(**inputs))
+            synchronize()
             middle = time.perf_counter()
             arrived = Sweep([y.edge], [dy.data], Tensor._of_edge).run()
+            synchronize()
             end = time.perf_counter()
             del y, arrived
             if turn:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .backend import is_array
+from .backend import get_backend
 from .errors import DTypeError, HelixError, ShapeError
 from .tensor import Tensor
 
@@ -41,6 +41,11 @@ def _shape(given: tuple[Any, ...]) -> tuple[int, ...]:
     return shape
 
 
+def _xp(device: str | None) -> Any:
+    """The array module in which a constructor makes its array."""
+    return get_backend(device or "cpu").xp
+
+
 def full(
     shape: Any,
     value: float,
@@ -52,7 +57,7 @@ def full(
     sizes = _shape(shape if isinstance(shape, tuple) else (shape,))
     if dtype is None:
         dtype = Tensor(value).dtype
-    return Tensor(np.full(sizes, value, dtype), None, requires_grad, device)
+    return Tensor(_xp(device).full(sizes, value, dtype), None, requires_grad, device)
 
 
 def zeros(
@@ -62,7 +67,7 @@ def zeros(
     device: str | None = None,
 ) -> Tensor:
     """A Tensor of zeros."""
-    return Tensor(np.zeros(_shape(shape), dtype), None, requires_grad, device)
+    return Tensor(_xp(device).zeros(_shape(shape), dtype), None, requires_grad, device)
 
 
 def ones(
@@ -72,7 +77,7 @@ def ones(
     device: str | None = None,
 ) -> Tensor:
     """A Tensor of ones."""
-    return Tensor(np.ones(_shape(shape), dtype), None, requires_grad, device)
+    return Tensor(_xp(device).ones(_shape(shape), dtype), None, requires_grad, device)
 
 
 def empty(
@@ -82,19 +87,19 @@ def empty(
     device: str | None = None,
 ) -> Tensor:
     """A Tensor whose values are whatever the memory held."""
-    return Tensor(np.empty(_shape(shape), dtype), None, requires_grad, device)
+    return Tensor(_xp(device).empty(_shape(shape), dtype), None, requires_grad, device)
 
 
 def eye(
     n: int, m: int | None = None, *, dtype: Any = np.float32, device: str | None = None
 ) -> Tensor:
     """The n × m matrix (n × n by default) with ones on its diagonal."""
-    return Tensor(np.eye(n, m, dtype=dtype), device=device)
+    return Tensor(_xp(device).eye(n, m, dtype=dtype), device=device)
 
 
 def arange(*bounds: Any, dtype: Any = None, device: str | None = None) -> Tensor:
     """arange([start,] stop[, step]): int64 of ints, else float32, unless `dtype` says."""
-    array = np.arange(*bounds, dtype=dtype)
+    array = _xp(device).arange(*bounds, dtype=dtype)
     if dtype is None and array.dtype.kind == "f":
         array = array.astype(np.float32)
     return Tensor(array, device=device)
@@ -109,7 +114,7 @@ def linspace(
     device: str | None = None,
 ) -> Tensor:
     """`num` values from `start` to `stop`, both included, evenly spaced."""
-    return Tensor(np.linspace(start, stop, num, dtype=dtype), device=device)
+    return Tensor(_xp(device).linspace(start, stop, num, dtype=dtype), device=device)
 
 
 def randn(
@@ -165,9 +170,12 @@ def rand_like(x: Tensor, generator: np.random.Generator | None = None) -> Tensor
 
 def from_numpy(array: np.ndarray) -> Tensor:
     """A Tensor that shares the memory of `array`."""
-    if not is_array(array):
+    if not isinstance(array, np.ndarray):
         raise DTypeError(f"from_numpy takes a numpy.ndarray; got {type(array).__name__}.")
     return Tensor(array)
+
+
+_ON_CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
 def from_dlpack(source: Any) -> Tensor:
@@ -178,7 +186,8 @@ def from_dlpack(source: Any) -> Tensor:
     that does is refused.
 
     Errors: DTypeError for what has no `__dlpack__` or holds no floats, ints or bools;
-    HelixError for what its library or NumPy cannot share (another device, say).
+    HelixError for what its library, NumPy or CuPy cannot share (another kind of device,
+    say), BackendUnavailableError for CUDA memory where there is no CuPy.
 
     >>> import numpy as np, tinygrad_helix as th
     >>> array = np.zeros(2)
@@ -193,7 +202,9 @@ def from_dlpack(source: Any) -> Tensor:
             "lists and numbers there is tensor()."
         )
     try:
-        array = np.from_dlpack(source)
+        where = source.__dlpack_device__()[0]
+        xp = get_backend("cuda").xp if where in _ON_CUDA else np
+        array = xp.from_dlpack(source)
     except HelixError:
         raise
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

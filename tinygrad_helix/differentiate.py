@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import memory
-from .backend import Backend, backend_of
+from .backend import Backend, backend_of, is_writeable
 from .errors import DeviceError, DTypeError, GraphError, NonScalarBackwardError, ShapeError
 from .modes import enable_grad
-from .sweep import Sweep, unreached
+from .sweep import Sum, Sweep, unreached
 from .tape import Edge, Leaf
 from .tensor import Tensor
 
-__all__ = ["backward", "grad"]
+__all__ = ["backward", "grad", "land", "start"]
 
 
 def _cotangent(y: Tensor, given: Any, create_graph: bool) -> Any:
@@ -52,9 +52,10 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _start(
-    outputs: Any, cotangents: Any, create_graph: bool
+def start(
+    outputs: Any, cotangents: Any, create_graph: bool = False
 ) -> tuple[list[Edge], list[Any]]:
+    """The edges that a sweep starts at, and what it starts with there, checked."""
     ys = _listed(outputs)
     given = [None] * len(ys) if cotangents is None else _listed(cotangents)
     if len(given) != len(ys):
@@ -75,10 +76,15 @@ def backward(
     One sweep, whatever the number of outputs; `cotangents` is one per output, or None
     where an output has one element. If it raises, no gradient has changed.
     """
-    roots, dys = _start(outputs, cotangents, create_graph=False)
+    roots, dys = start(outputs, cotangents)
     sweep = Sweep(roots, dys, Tensor._of_edge, retain_graph=retain_graph)
     del dys
-    for to, total in sweep.run().items():
+    land(sweep.run())
+
+
+def land(arrived: dict[Any, Sum]) -> None:
+    """Add what a sweep brought to the gradients of its leaves."""
+    for to, total in arrived.items():
         if isinstance(to, Leaf):
             to.grad = _added(to.grad, total)
         else:  # a result whose gradient is retained
@@ -91,7 +97,7 @@ def _added(grad: Tensor | None, total: Any) -> Tensor:
     if grad is None:
         return Tensor._of(_own(total, backend_of(total.value)), None)
     array = grad._data
-    if not array.flags.writeable:
+    if not is_writeable(array):
         return Tensor._of(array + total.value, None)
     array += total.value
     memory.bump(array)
@@ -119,7 +125,7 @@ def grad(
     >>> th.grad(g, x)[0].item()
     12.0
     """
-    roots, dys = _start(outputs, cotangents, create_graph)
+    roots, dys = start(outputs, cotangents, create_graph)
     xs = _listed(inputs)
     for i, x in enumerate(xs):
         if not isinstance(x, Tensor) or not x._requires_grad:

@@ -1,6 +1,7 @@
 """Every error that the package raises on purpose, as one tree.
 
-A message says what happened, where, with which values, and how to mend it.
+A message says what happened, where, with which values, and how to mend it; a note below it
+in a traceback, which page of `tinygrad-helix explain` tells more.
 """
 
 __all__ = [
@@ -22,6 +23,12 @@ __all__ = [
 
 class HelixError(Exception):
     """The root: `except HelixError` catches every error of this package."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        page = next(c for c in type(self).__mro__ if c.__module__ == __name__)
+        if page is not HelixError:
+            self.add_note(f"See: tinygrad-helix explain {page.__name__}")
 
 
 class ShapeError(HelixError, ValueError):

@@ -53,13 +53,15 @@ class _Check:
     def difference(self, i: int, step: Any) -> tuple[Any, Any]:
         """f(x + step) - f(x - step) for input i, and the step that rounding left."""
         x = self.inputs[i].data
+        backend = backend_of(x)
         before = x.copy()
+        host = backend.to_numpy(before)
         try:
-            plus = before + step
-            x[...] = plus
+            plus = host + step
+            x[...] = backend.asarray(plus)
             upper = self.values()
-            minus = before - step
-            x[...] = minus
+            minus = host - step
+            x[...] = backend.asarray(minus)
             return upper - self.values(), plus - minus
         finally:
             x[...] = before
@@ -219,7 +221,8 @@ def _direction(
 ) -> None:
     dys = [rng.standard_normal(y.shape).astype(y.dtype) for y in ys]
     weights = np.concatenate([dy.reshape(-1) for dy in dys])
-    tape = _tape_gradients(check, ys, dys)
+    given = [backend_of(y.data).asarray(dy) for y, dy in zip(ys, dys, strict=True)]
+    tape = _tape_gradients(check, ys, given)
     for g, i in zip(tape, check.checked, strict=True):
         step = eps * rng.standard_normal(check.inputs[i].shape)
         change, moved = check.difference(i, step)
@@ -247,7 +250,9 @@ def _gradient_of(check: _Check, ys: Sequence[Tensor], rng: Any) -> _Check:
     """The gradient of a function as a function of its inputs and its cotangents."""
     n = len(check.inputs)
     chosen = [k for k, y in enumerate(ys) if y.requires_grad]
-    dys = [Tensor(rng.standard_normal(ys[k].shape), requires_grad=True) for k in chosen]
+    dys = [
+        Tensor(rng.standard_normal(ys[k].shape), None, True, ys[k].device) for k in chosen
+    ]
     names: list[str] = []
 
     def gradients(*args: Any) -> tuple[Tensor, ...]:

@@ -193,7 +193,7 @@ class _Encoder:
             array = backend_of(value.data).to_numpy(value.data)
             return {"tensor": self._name(array, at)}
         if is_array(value):
-            return {"array": self._name(value, at)}
+            return {"array": self._name(backend_of(value).to_numpy(value), at)}
         if isinstance(value, np.generic):
             return {"scalar": self._name(np.asarray(value), at)}
         if isinstance(value, Mapping):

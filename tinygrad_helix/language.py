@@ -5,20 +5,24 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from . import data, nn
 from .accounting import profile
-from .compare import PAUSE, compare
+from .backend import backend_of, get_backend
+from .compare import PAUSE, compare, on_host
 from .differentiate import backward, grad
 from .errors import ShapeError
-from .fused.policy import Budget, Keep
+from .fused.policy import WEIGHTS, Budget, Call, Keep, resolve
 from .nn.helix import helix_block, predict_saved
 from .optim import AdamW
 from .report import Report, gradient_errors, output_folder, row
 from .tensor import Tensor
+from .viz.dial import dial_data
+from .viz.trace import describe, trace
 
 __all__ = ["POLICIES", "VOCABULARY", "compare_language_model", "parse_policy"]
 
@@ -60,6 +64,7 @@ def compare_language_model(
     seed: int = 0,
     dtype: str = "float32",
     policies: Sequence[Any] = POLICIES,
+    device: str = "cpu",
     out: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Train `HelixLM` a few steps each way and set block and whole step side by side.
@@ -85,18 +90,23 @@ def compare_language_model(
     batches = iter(data.ByteBatches(source, batch, seq, seed))
     variants = _variants(policies)
 
-    report = _one_block(variants, dim, batch, seq, seed, dtype, repeats=steps)
+    get_backend(device)
+    report = _one_block(variants, dim, batch, seq, seed, dtype, device, repeats=steps)
     models = {
-        name: _model(dim, layers, seed, dtype, mode, policy)
+        name: _model(dim, layers, seed, dtype, mode, policy, device)
         for name, (mode, policy) in variants.items()
     }
-    exact = _model(dim, layers, seed, "float64", "composed", None)
-    tokens, targets = next(batches)
+    exact = _model(dim, layers, seed, "float64", "composed", None, device)
+    tokens, targets = _batch(batches, device)
     first = {name: _gradients(m, tokens, targets) for name, m in models.items()}
     value, gradients = first["composed"]
     _, exact_gradients = _gradients(exact, tokens, targets)
     profiles = {
-        name: profile(model.loss, {"tokens": tokens, "targets": targets})
+        name: profile(
+            model.loss,
+            {"tokens": tokens, "targets": targets},
+            describe=partial(describe, named={"model": model}),
+        )
         for name, model in tqdm(models.items(), desc="measuring", disable=None, leave=False)
     }
     times, losses = _train(models, tokens, targets, batches, warmup, steps)
@@ -117,6 +127,17 @@ def compare_language_model(
             )
         )
     report.events = {name: p.events for name, p in profiles.items()}
+    report.traces["model"] = {name: trace(p) for name, p in profiles.items()}
+    wanted = frozenset(("x", *WEIGHTS))
+    call = Call((batch, seq, dim), np.dtype(dtype).itemsize, wanted)
+    report.dial = dial_data(
+        call,
+        {
+            name: resolve(policy, call)
+            for name, (mode, policy) in variants.items()
+            if mode == "fused"
+        },
+    )
     report.config |= {
         "target": "helix",
         "dim": dim,
@@ -138,7 +159,14 @@ def compare_language_model(
     return report
 
 
-def _model(dim: int, layers: int, seed: int, dtype: str, mode: str, policy: Any) -> Any:
+def _batch(batches: Any, device: str) -> Any:
+    """The next tokens and targets, on `device`."""
+    return [get_backend(device).asarray(ids) for ids in next(batches)]
+
+
+def _model(
+    dim: int, layers: int, seed: int, dtype: str, mode: str, policy: Any, device: str
+) -> Any:
     return nn.HelixLM(
         VOCABULARY,
         dim,
@@ -147,6 +175,7 @@ def _model(dim: int, layers: int, seed: int, dtype: str, mode: str, policy: Any)
         policy=policy,
         dtype=np.dtype(dtype),
         generator=np.random.default_rng(seed),
+        device=device,
     )
 
 
@@ -157,10 +186,11 @@ def _one_block(
     seq: int,
     seed: int,
     dtype: str,
+    device: str,
     repeats: int,
 ) -> Report:
     rng = np.random.default_rng(seed)
-    block = nn.HelixBlock(dim, dtype=np.dtype(dtype), generator=rng)
+    block = nn.HelixBlock(dim, dtype=np.dtype(dtype), generator=rng, device=device)
     shape = (batch, seq, dim)
     weights = dict(block.named_parameters())
     x = Tensor(rng.standard_normal(shape).astype(dtype), requires_grad=True)
@@ -181,6 +211,7 @@ def _one_block(
             for name, (mode, policy) in variants.items()
         },
         repeats=repeats,
+        device=device,
     )
 
 
@@ -191,8 +222,8 @@ def _gradients(
     named = dict(model.named_parameters())
     loss = model.loss(tokens, targets)
     found = grad(loss, list(named.values()))
-    grads = {k: g.numpy() for k, g in zip(named, found, strict=True) if g is not None}
-    return loss.data, grads
+    grads = {k: on_host(g) for k, g in zip(named, found, strict=True) if g is not None}
+    return on_host(loss), grads
 
 
 def _train(
@@ -211,20 +242,25 @@ def _train(
         for name, model in models.items()
     }
     times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in models}
+    device = backend_of(tokens)
+    synchronize = device.synchronize
     losses: dict[str, float] = {}
     for step in tqdm(range(warmup + steps), desc="training", disable=None, leave=False):
         for name, model in models.items():
             time.sleep(PAUSE)
             start = time.perf_counter()
             loss = model.loss(tokens, targets)
+            synchronize()
             middle = time.perf_counter()
             backward(loss)
+            synchronize()
             swept = time.perf_counter()
             optimizers[name].step()
             optimizers[name].zero_grad()
+            synchronize()
             end = time.perf_counter()
             losses[name] = loss.item()
             if step >= warmup:
                 times[name].append((middle - start, swept - middle, end - start))
-        tokens, targets = next(batches)
+        tokens, targets = _batch(batches, device.name)
     return times, losses

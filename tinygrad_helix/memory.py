@@ -6,7 +6,6 @@ version), and whether it is a parameter. Both hold weak references, and only to 
 arrays that need an entry.
 """
 
-import tracemalloc
 import weakref
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .backend import backend_of
+from .meter import current_meter
 
 __all__ = [
     "Event",
@@ -188,7 +188,8 @@ class Event(NamedTuple):
     `bands` maps `op.label` to the counted bytes that the tape held under that name;
     `gradients` those of the leaf gradients that the sweep has made so far. `live` and
     `peak` are traced bytes (at the end, and the most since the event before), counted from
-    where the recording began; both are 0 when nothing was traced.
+    where the recording began; both are 0 when nothing was traced. `node` is the counter of
+    the op's node, None where none was made.
     """
 
     phase: str
@@ -198,6 +199,7 @@ class Event(NamedTuple):
     gradients: int
     live: int
     peak: int
+    node: int | None = None
 
 
 @dataclass(slots=True)
@@ -236,14 +238,22 @@ class Ledger:
         if entry is not None:
             self._bands[entry[1]] -= entry[2]
 
-    def event(self, phase: str, op: str, place: str, gradients: int = 0) -> None:
+    def event(
+        self,
+        phase: str,
+        op: str,
+        place: str,
+        gradients: int = 0,
+        node: int | None = None,
+    ) -> None:
         """An op (`phase` "forward") or a node's vjp ("backward") has ended."""
         live = peak = 0
-        if tracemalloc.is_tracing():
-            live, peak = (n - self.start for n in tracemalloc.get_traced_memory())
-            tracemalloc.reset_peak()
+        meter = current_meter()
+        if meter.is_tracing():
+            live, peak = (n - self.start for n in meter.live_and_peak())
+            meter.reset_peak()
         bands = {name: n for name, n in self._bands.items() if n}
-        self.events.append(Event(phase, op, place, bands, gradients, live, peak))
+        self.events.append(Event(phase, op, place, bands, gradients, live, peak, node))
 
 
 _ledger: ContextVar[Ledger | None] = ContextVar("ledger", default=None)
@@ -254,8 +264,9 @@ current_ledger = _ledger.get
 def record() -> Iterator[Ledger]:
     """Record an event for every op and every vjp inside the block.
 
-    Where `tracemalloc` is tracing, events carry measured bytes too (and its peak is reset
-    at each event). The ledger itself allocates; measure time elsewhere.
+    Where `tracemalloc` (or the meter of another device) is tracing, events carry measured
+    bytes too (and its peak is reset at each event). The ledger itself allocates;
+    measure time elsewhere.
 
     >>> import tinygrad_helix as th
     >>> x = th.ones(3, requires_grad=True)
@@ -265,9 +276,10 @@ def record() -> Iterator[Ledger]:
     [('forward', 'exp'), ('forward', 'sum'), ('backward', 'sum'), ('backward', 'exp')]
     """
     ledger = Ledger()
-    if tracemalloc.is_tracing():
-        tracemalloc.reset_peak()
-        ledger.start = tracemalloc.get_traced_memory()[0]
+    meter = current_meter()
+    if meter.is_tracing():
+        meter.reset_peak()
+        ledger.start = meter.live_and_peak()[0]
     token = _ledger.set(ledger)
     try:
         yield ledger

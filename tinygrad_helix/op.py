@@ -13,15 +13,15 @@ input may be None. Numbers reach forward as Python numbers. `saved` maps labels 
 
 import os.path
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from . import memory
-from .backend import backend_of, is_array
-from .errors import DTypeError, GraphError
+from .backend import Kernel, backend_of, is_array, others
+from .errors import DeviceError, DTypeError, GraphError
 from .modes import is_anomaly_detected, is_grad_enabled
 from .tape import Edge, Node, SavedTensor, check_finite, place_text
 from .tensor import Tensor
@@ -122,7 +122,10 @@ class Op:
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 _ENGINE = tuple(
-    [_PACKAGE + f"{name}.py" for name in ("differentiate", "op", "sweep", "tape", "tensor")]
+    [
+        _PACKAGE + f"{name}.py"
+        for name in ("differentiate", "op", "sweep", "tape", "tensor", "walk")
+    ]
     + [_PACKAGE + "ops" + os.sep]
 )
 _TUTORIALS = _PACKAGE + "tutorials" + os.sep
@@ -197,8 +200,15 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
         arrays = [x if x is None else Tensor(x)._data for x in inputs]
         backend = backend_of(arrays[0])
 
+    if others:
+        same_device(op.name, arrays)
+
     wants = tuple(needs)
-    y, saved = op.forward(backend.xp, *arrays, needs=wants, **attrs)
+    kernel = None
+    if backend.kernels:
+        (y, saved), kernel = run(op, backend, arrays, wants, attrs)
+    else:
+        y, saved = op.forward(backend.xp, *arrays, needs=wants, **attrs)
     single = not isinstance(y, tuple)
     given = (y,) if single else y
     ys = tuple([backend.asarray(v) if isinstance(v, np.generic) else v for v in given])
@@ -216,6 +226,7 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
             attrs,
             caller(),
         )
+        node.kernel = kernel
         if saved:
             node.saved = _declared(op, saved, arrays, given, ys)
         if ledger is not None:
@@ -225,7 +236,8 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
     if ledger is not None and wrapped:  # a vjp's own calls belong to its node's event
         del saved
         place = node.place if node is not None else place_text(caller())
-        ledger.event("forward", op.name, place)
+        counter = None if node is None else node.counter
+        ledger.event("forward", op.name, place, node=counter)
     if not wrapped:
         return ys[0] if single else ys
     if single:
@@ -245,6 +257,36 @@ def _plain_operand(op: type[Op], x: Any) -> Any:
         f"{op.name} takes Tensors, arrays and numbers; got {type(x).__name__}. Make a "
         "Tensor of it first."
     )
+
+
+def run(
+    op: type[Op], backend: Any, arrays: Sequence[Any], needs: Any, attrs: Any
+) -> tuple[Any, Kernel | None]:
+    """What forward returns, computed by a kernel where one is registered and takes the
+    call; and that kernel."""
+    kernel = backend.kernel(op, [getattr(a, "dtype", None) for a in arrays])
+    if kernel is not None and kernel.forward is not None:
+        result = kernel.forward(backend.xp, *arrays, needs=needs, **attrs)
+        if result is not NotImplemented:
+            return result, kernel
+    return op.forward(backend.xp, *arrays, needs=needs, **attrs), kernel
+
+
+def same_device(op: str, arrays: Sequence[Any]) -> None:
+    """Raise unless all arrays are on one device."""
+    if not others:
+        return
+    names = {backend_of(a).name: None for a in arrays if is_array(a)}
+    if len(names) > 1:
+        places = ", ".join(
+            f"input {i} {a.shape} on {backend_of(a).name!r}"
+            for i, a in enumerate(arrays)
+            if is_array(a)
+        )
+        raise DeviceError(
+            f"{op} got inputs on {' and '.join(map(repr, names))}: {places}. Move "
+            "them to one device with to(…)."
+        )
 
 
 def _check_outputs(op: type[Op], inputs: Any, arrays: Any, ys: Any) -> None:

@@ -1,6 +1,5 @@
 """The result of a comparison: rows, tables, JSON, and the checks on them."""
 
-import html
 import json
 import math
 import os
@@ -14,15 +13,16 @@ from typing import Any
 import numpy as np
 
 from .accounting import Profile
-from .errors import HelixError
+from .errors import BackendUnavailableError, HelixError
 from .memory import Event
+from .tables import aligned, csv_text, flat, html_table, latex, markdown
+from .viz.report import page
 from .viz.timeline import draw_timeline, text_timeline
 
 __all__ = [
     "SCHEMA",
     "Report",
     "Row",
-    "aligned",
     "differing",
     "gradient_errors",
     "made_with",
@@ -43,8 +43,9 @@ class Row:
     Bytes are those of `accounting.Profile`. `saved_bytes` holds `predicted` (or None),
     `counted` and `measured`. `grads` is, by input, max|g - r| / max|r| against a float64
     run of the reference, and empty where the reference does not run in float64 (it closes
-    over float32 parameters, say); `max_rel_grad_diff` the worst of it against the reference
-    itself. `max_rel_value_diff` is the same of the output (of a model: the loss at step 0).
+    over float32 parameters, say); `grad_diffs` is the same against the reference itself,
+    and `max_rel_grad_diff` the worst of these. `max_rel_value_diff` is that of the output
+    (of a model: of the loss at step 0).
     """
 
     variant: str
@@ -66,6 +67,7 @@ class Row:
     max_rel_value_diff: float
     max_rel_grad_diff: float
     grads: dict[str, float]
+    grad_diffs: dict[str, float]
 
 
 def row(
@@ -107,6 +109,7 @@ def row(
         max_rel_value_diff=value_diff,
         max_rel_grad_diff=_worst(diffs.values()),
         grads=dict(grads),
+        grad_diffs=dict(diffs),
     )
 
 
@@ -158,13 +161,19 @@ def made_with() -> dict[str, Any]:
 @dataclass(slots=True)
 class Report:
     """The result of a comparison: `rows` of one block (or function), `model` rows of a
-    whole training step where there is one, and the events of one step of each variant."""
+    whole training step where there is one, and the events of one step of each variant.
+
+    `traces` maps "rows" and "model" to what the page shows of each variant's step (see
+    `viz.trace`), and `dial` holds the costs of every policy (`viz.dial`), if there are any.
+    """
 
     config: dict[str, Any]
     rows: list[Row]
     model: list[Row] = field(default_factory=list)
     events: dict[str, list[Event]] = field(default_factory=dict)
     reference: str = ""
+    traces: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dial: dict[str, Any] | None = None
 
     def check(self) -> list[str]:
         """What does not agree, a sentence each; empty when all does.
@@ -244,20 +253,26 @@ class Report:
         )
 
     def save(self, out: str | os.PathLike[str]) -> list[Path]:
-        """Write report.json and the picture of live memory into the folder `out`.
+        """Write report.json, report.html and the picture of live memory into the folder
+        `out`, and return the paths.
 
-        The picture is timeline.png and timeline.svg where matplotlib is installed, else
-        timeline.txt. Returns the paths.
+        The page is one file that needs no network (see `viz.report`). The picture is
+        timeline.png, .svg and .pdf where matplotlib is installed, else timeline.txt.
         """
         folder = output_folder(out)
         paths = [folder / "report.json"]
-        text = json.dumps(self.to_json(), indent=1, allow_nan=False)
+        data = self.to_json()
+        text = json.dumps(data, indent=1, allow_nan=False)
         paths[0].write_text(text + "\n", encoding="utf-8")
+        if self.traces:
+            paths.append(folder / "report.html")
+            text = page(data, self.traces, self.dial, self.check())
+            paths[-1].write_text(text, encoding="utf-8")
         if self.events:
             try:
                 title = "One step, live memory over its events"
                 paths += draw_timeline(self.events, folder / "timeline", title)
-            except ModuleNotFoundError:
+            except BackendUnavailableError:  # no matplotlib
                 paths.append(folder / "timeline.txt")
                 paths[-1].write_text(text_timeline(self.events) + "\n", encoding="utf-8")
         return paths
@@ -269,21 +284,18 @@ class Report:
         )
 
     def _repr_html_(self) -> str:
-        text = ""
-        for title, (head, *lines), notes in self._tables():
-            cells = "".join(f"<th>{html.escape(c)}</th>" for c in head)
-            body = "".join(
-                "<tr>"
-                + "".join(
-                    f"<td style='text-align:right'>{html.escape(c)}</td>" for c in line
-                )
-                + "</tr>"
-                for line in lines
-            )
-            caption = html.escape(title)
-            text += f"<table><caption>{caption}</caption><tr>{cells}</tr>{body}</table>"
-            text += "".join(f"<p>{html.escape(note)}</p>" for note in notes)
-        return text
+        return "".join(html_table(*table) for table in self._tables())
+
+    def table(self, form: str) -> str:
+        """The tables as "md" (Markdown), "latex" (with booktabs) or "csv" (a line a row,
+        with every field; `of` says block or step)."""
+        if form == "csv":
+            rows = [("block", r) for r in self.rows] + [("step", r) for r in self.model]
+            return csv_text([{"of": of} | flat(plain(asdict(r))) for of, r in rows])
+        forms = {"md": markdown, "latex": latex}
+        if form not in forms:
+            raise HelixError(f"there is no table of form {form!r}. Take md, latex or csv.")
+        return "\n\n".join(forms[form](*table) for table in self._tables())
 
     def _tables(self) -> list[tuple[str, list[list[str]], list[str]]]:
         tables = []
@@ -348,18 +360,6 @@ def differing(config: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
         for name in SETTINGS
         if name in config and plain(config[name]) != old.get(name)
     ]
-
-
-def aligned(lines: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table as text: the first `left` columns flush left, the others flush right."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if i < left else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
 
 
 def output_folder(out: str | os.PathLike[str], keep: bool = True) -> Path:

@@ -6,12 +6,13 @@ matters: no equal values where an op compares, a reset after the first step of a
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from . import nn, ops
+from .backend import get_backend, is_array
 from .fused.policy import Budget, Keep
 from .nn.helix import helix_block, predict_saved
 from .op import Op
@@ -43,6 +44,23 @@ class Sample:
     second: bool | None = True
     ops: frozenset[type[Op]] | None = None
     audit_values: tuple[Any, ...] = ()
+
+    def to(self, device: str) -> "Sample":
+        """The same with its values on `device`."""
+        if device == "cpu":
+            return self
+        values, audited = (
+            tuple([_on(device, v) for v in given])
+            for given in (self.values, self.audit_values)
+        )
+        name = f"{self.name} on {device}"
+        return replace(self, name=name, values=values, audit_values=audited)
+
+
+def _on(device: str, value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return Tensor(value.data, requires_grad=value.requires_grad, device=device)
+    return get_backend(device).asarray(value) if is_array(value) else value
 
 
 Make = Callable[[np.random.Generator], list[Any]]
@@ -91,8 +109,8 @@ _OPS: dict[str, tuple[Callable[..., Any], Make]] = {
     "stack": (lambda a, b: ops.stack([a, b], axis=-1), _TWO),
     "sub": (ops.sub, _floats((3, 4), (4,))),
     "where": (
-        lambda a, b: ops.where(np.arange(12).reshape(3, 4) % 3 == 0, a, b),
-        _TWO,
+        lambda condition, a, b: ops.where(condition, a, b),
+        lambda rng: [np.arange(12).reshape(3, 4) % 3 == 0, *_TWO(rng)],
     ),
 } | {name: (getattr(ops, name), _floats((3, 4), (4,))) for name in ("maximum", "minimum")}
 
@@ -117,7 +135,10 @@ _OPS |= {
     "gather": (lambda x, index: ops.gather(x, index, 0), _and(_ONE, _ROWS)),
     "layer_norm": (ops.layer_norm, _floats((2, 3, 4), (4,), (4,))),
     "log1p": (ops.log1p, _POSITIVE),
-    "masked_fill": (lambda x: ops.masked_fill(x, np.arange(4) % 2 == 0, -7.0), _ONE),
+    "masked_fill": (
+        lambda x, mask: ops.masked_fill(x, mask, -7.0),
+        _and(_ONE, np.arange(4) % 2 == 0),
+    ),
     "max_pool2d": (lambda x: ops.max_pool2d(x, 2), _floats((2, 1, 4, 5))),
     "min": (lambda x: ops.min(x, axis=1), _ONE),
     "one_hot": (lambda index: ops.one_hot(index, 3), lambda rng: [_ROWS]),

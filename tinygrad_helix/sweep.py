@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import memory
-from .backend import backend_of, is_array
+from .backend import backend_of, is_array, is_writeable
 from .errors import (
     DoubleBackwardError,
     GraphError,
@@ -23,7 +23,7 @@ from .errors import (
 from .modes import is_anomaly_detected
 from .tape import Edge, Hooks, Leaf, Node, check_finite, plain, reachable
 
-__all__ = ["Sum", "Sweep", "unreached"]
+__all__ = ["Sum", "Sweep", "check_saved", "unreached", "vjp_of"]
 
 Wrap = Callable[[Any, Edge | None], Any]  # makes a Tensor of an array, on an edge
 
@@ -77,7 +77,7 @@ class Sweep:
         if self.keys is not None:
             self.useful = _useful(self.nodes, self.keys)
             self.nodes = [node for node in self.nodes if node in self.useful]
-        _check(self.nodes, create_graph)
+        check_saved(self.nodes, create_graph)
         self.checking = is_anomaly_detected()
         self.arrived: dict[Any, Sum] = {}
         self.pending: dict[Node, list[Sum | None]] = {}
@@ -105,9 +105,14 @@ class Sweep:
             entry.add(value, self.recorded is None)
 
     def run(self) -> dict[Any, Sum]:
-        """Visit the nodes, the latest first."""
+        """Visit all nodes, and return what arrived."""
+        self.play(self.nodes)
+        return self.finish()
+
+    def play(self, nodes: Iterable[Node]) -> None:
+        """Visit the next of the nodes: all of them (`run`), or one (`tape.steps`)."""
         ledger = memory.current_ledger()
-        for node in self.nodes:
+        for node in nodes:
             sums = self.pending.pop(node, None)
             if sums is None:
                 continue
@@ -124,7 +129,10 @@ class Sweep:
                     for to, s in self.arrived.items()
                     if type(to) is Leaf and s.owned
                 )
-                ledger.event("backward", node.op.name, node.place, made)
+                ledger.event("backward", node.op.name, node.place, made, node.counter)
+
+    def finish(self) -> dict[Any, Sum]:
+        """What arrived, when all nodes have been visited."""
         for node, sums in self.pending.items():  # targets below which nothing is wanted
             if node.output_hooks:
                 self._hooked(node, sums)
@@ -150,13 +158,11 @@ class Sweep:
         for s in node.saved or ():
             saved[s.label] = s.read(node, self.recorded)
         wants = node.needs if self.useful is None else self.useful[node]
-        results = op.vjp(
-            dys[0] if len(dys) == 1 else dys,
-            saved,
-            needs=wants,
-            inputs=node.inputs,
-            **node.attrs,
-        )
+        dy = dys[0] if len(dys) == 1 else dys
+        # A kernel takes arrays, and a recorded sweep has Tensors.
+        vjp = op.vjp if node.kernel is None or self.recorded is not None else vjp_of(node)
+        results = vjp(dy, saved, needs=wants, inputs=node.inputs, **node.attrs)
+        del dy
         if not isinstance(results, tuple) or len(results) != len(node.inputs):
             got = len(results) if isinstance(results, tuple) else type(results).__name__
             raise GraphError(
@@ -273,11 +279,25 @@ class Sweep:
         return value if value.dtype == dtype else value.astype(dtype)
 
 
+def vjp_of(node: Node) -> Callable[..., Any]:
+    """The vjp of a node on arrays: its kernel's, where there is one that takes the call."""
+    own, kernel = node.op.vjp, node.kernel
+    if kernel is None or kernel.vjp is None:
+        return own
+    by_kernel = kernel.vjp
+
+    def vjp(*args: Any, **kwargs: Any) -> Any:
+        results = by_kernel(*args, **kwargs)
+        return own(*args, **kwargs) if results is NotImplemented else results
+
+    return vjp
+
+
 def _key(edge: Edge) -> Any:
     return edge[0] if type(edge[0]) is Leaf else edge
 
 
-def _check(nodes: Iterable[Node], create_graph: bool) -> None:
+def check_saved(nodes: Iterable[Node], create_graph: bool) -> None:
     """Raise what the sweep would run into, before it has changed anything."""
     for node in nodes:
         if node.saved is None:
@@ -354,7 +374,7 @@ def _is_fresh(value: Any, known: Counter[int]) -> bool:
     if not is_array(value):
         return False
     owner = memory.storage(value)
-    if owner.nbytes != value.nbytes or not value.flags.writeable:
+    if owner.nbytes != value.nbytes or not is_writeable(value):
         return False  # a part of something larger, or repeated
     most = _OWN_REFERENCES if owner is value else _VIEW_REFERENCES
     return known[id(owner)] <= 1 and sys.getrefcount(owner) <= most

@@ -6,13 +6,14 @@ a later one. So dropping the last Tensor of a graph frees it by reference count 
 """
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from . import memory
-from .backend import backend_of, is_array
+from .backend import Kernel, backend_of, is_array
 from .errors import GraphError, InPlaceModificationError
 
 __all__ = [
@@ -21,12 +22,17 @@ __all__ = [
     "Leaf",
     "Node",
     "SavedTensor",
+    "Scope",
     "check_finite",
     "place_text",
     "plain",
     "reachable",
     "saved_tensor_hooks",
+    "scope",
 ]
+
+
+steps: Callable[..., Any]  # put here by `walk`, which stands above the tape
 
 
 def plain(x: Any) -> Any:
@@ -76,13 +82,17 @@ class Handle:
 
 
 class Leaf:
-    """Where a sweep ends: the owner of a gradient and of the hooks on it."""
+    """Where a sweep ends: the owner of a gradient and of the hooks on it.
 
-    __slots__ = ("__weakref__", "grad", "hooks")
+    `tensor()` is its Tensor as long as that is alive, for pictures and messages.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("__weakref__", "grad", "hooks", "tensor")
+
+    def __init__(self, tensor: Any) -> None:
         self.grad: Any = None  # a Tensor or None
         self.hooks: Hooks | None = None
+        self.tensor = weakref.ref(tensor)
 
 
 Edge = tuple["Node | Leaf", int]  # (who made a value, the index among its outputs)
@@ -180,29 +190,56 @@ class SavedTensor:
         return f"SavedTensor({self.label}: {self.kind}, {what})"
 
 
+class Scope:
+    """One call of a module: its `name` in the module that called it, the `kind` (class) of
+    module, and the `outer` call. Nodes that are made meanwhile point at it; nothing on the
+    tape keeps the module alive: `module()` is None when it is gone."""
+
+    __slots__ = ("kind", "module", "name", "names", "outer")
+
+    def __init__(self, module: Any, outer: "Scope | None") -> None:
+        self.kind = type(module).__name__
+        self.module = weakref.ref(module)
+        self.outer = outer
+        self.names: dict[int, str] | None = None  # of the modules inside, during the call
+        self.name = self.kind
+        around = None if outer is None else outer.module()
+        if outer is not None and around is not None:
+            if outer.names is None:
+                outer.names = {id(m): name for name, m in around.named_modules()}
+            self.name = outer.names.get(id(module)) or self.kind
+
+
+scope: ContextVar[Scope | None] = ContextVar("scope", default=None)
+
+
 class Node:
     """One applied op on the tape.
 
     `edges[i]` says where input i came from, or is None where it needs no gradient;
     `inputs` and `outputs` hold a (shape, dtype) each; `saved` is a tuple of SavedTensors,
     or None once a sweep has dropped them; `counter` is its place on the tape. `grads`
-    holds, by output, the gradients that `Tensor.retain_grad()` asked for.
+    holds, by output, the gradients that `Tensor.retain_grad()` asked for; `kernel` is the
+    Kernel that is registered for the call, if there is one. `scope` is the innermost call
+    of a module in which it was made. `places` holds the (file, line) that `place` tells.
     """
 
     __slots__ = (
         "__weakref__",
-        "_caller",
         "attrs",
         "counter",
         "edges",
         "grads",
         "hooks",
         "inputs",
+        "kernel",
         "needs",
         "op",
         "output_hooks",
         "outputs",
+        "places",
         "saved",
+        "scope",
     )
 
     def __init__(
@@ -225,14 +262,16 @@ class Node:
         self.hooks: Hooks | None = None
         self.output_hooks: dict[int, Hooks] | None = None
         self.grads: dict[int, Any] | None = None
+        self.kernel: Kernel | None = None
+        self.scope = scope.get()
         self.counter = _count()
-        self._caller = caller
+        self.places = caller
 
     @property
     def place(self) -> str:
         """`file:line` of the code that called the op; if that is in this package, then of
         the code that called in, with the package's own line in brackets."""
-        return place_text(self._caller)
+        return place_text(self.places)
 
     def __repr__(self) -> str:
         return f"{self.op.name} (node {self.counter}, made at {self.place})"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import memory
-from .backend import Backend, backend_of, get_backend, is_array
+from .backend import Backend, backend_of, device_of, get_backend, is_array
 from .errors import DeviceError, DTypeError, GraphError, ShapeError
-from .tape import Edge, Leaf, Node
+from .tape import Edge, Leaf, Node, plain
 
 __all__ = ["Tensor", "tensor"]
 
@@ -88,10 +88,7 @@ class Tensor(TensorMethods):
         requires_grad: bool = False,
         device: str | None = None,
     ) -> None:
-        if device is None and is_array(data):
-            backend = backend_of(data)
-        else:
-            backend = get_backend(device or "cpu")
+        backend = get_backend(device or device_of(plain(data)))
         self._data = _convert(data, dtype, backend, copy=False)
         self._edge: Leaf | Node | None = None
         self._index = 0
@@ -198,7 +195,7 @@ class Tensor(TensorMethods):
             )
         self._requires_grad = bool(value)
         if value and self._edge is None:
-            self._edge = Leaf()
+            self._edge = Leaf(self)
 
     @property
     def grad(self) -> Tensor | None:
@@ -221,6 +218,11 @@ class Tensor(TensorMethods):
                     f"a gradient of shape {value.shape} {value.dtype} does not fit a "
                     f"Tensor of shape {self.shape} {self.dtype}. They must be equal."
                 )
+            if value.device != self.device:
+                raise DeviceError(
+                    f"a gradient on {value.device!r} does not fit a Tensor of shape "
+                    f"{self.shape} on {self.device!r}. Move it with to({self.device!r})."
+                )
             if not self.is_leaf:
                 raise GraphError(
                     f"only a leaf owns a gradient; this Tensor was made by {self.node!r}."
@@ -228,7 +230,7 @@ class Tensor(TensorMethods):
         if self._edge is None:
             if value is None:
                 return
-            self._edge = Leaf()
+            self._edge = Leaf(self)
         if type(self._edge) is Leaf:
             self._edge.grad = value
 
@@ -273,11 +275,6 @@ class Tensor(TensorMethods):
 
     def __dlpack_device__(self) -> Any:
         return self._data.__dlpack_device__()
-
-    def to(self, device: str) -> Tensor:
-        """This Tensor on `device`; itself when it is there already."""
-        get_backend(device)
-        return self
 
     def item(self) -> Any:
         """The one element as a Python number."""
@@ -359,15 +356,19 @@ class Tensor(TensorMethods):
 
     def __reduce__(self) -> Any:
         self._only_leaves("pickle or copy")
-        grad = None if self.grad is None else self.grad._data
-        return _unpickle, (type(self), self._data, self._requires_grad, grad)
+        host = backend_of(self._data).to_numpy
+        grad = None if self.grad is None else host(self.grad._data)
+        values = type(self), host(self._data), self._requires_grad, grad
+        return _unpickle, (*values, self.device)
 
 
-def _unpickle(cls: type[Tensor], data: Any, requires_grad: bool, grad: Any) -> Tensor:
+def _unpickle(
+    cls: type[Tensor], data: Any, requires_grad: bool, grad: Any, device: str = "cpu"
+) -> Tensor:
     new = cls.__new__(cls)
-    Tensor.__init__(new, data, requires_grad=requires_grad)
+    Tensor.__init__(new, data, None, requires_grad, device)
     if grad is not None:
-        new.grad = Tensor(grad)
+        new.grad = Tensor(grad, device=device)
     return new
 
 
@@ -375,8 +376,6 @@ def tensor(
     data: Any, dtype: Any = None, requires_grad: bool = False, device: str | None = None
 ) -> Tensor:
     """A Tensor with a copy of `data`: an array, a Tensor, a number, nested lists."""
-    if device is None and isinstance(data, Tensor):
-        device = data.device
-    backend = backend_of(data) if device is None and is_array(data) else None
-    array = _convert(data, dtype, backend or get_backend(device or "cpu"), copy=True)
+    backend = get_backend(device or device_of(plain(data)))
+    array = _convert(data, dtype, backend, copy=True)
     return Tensor(array, requires_grad=requires_grad)

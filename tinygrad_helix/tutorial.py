@@ -20,6 +20,7 @@ from pathlib import Path
 from string import Template
 from types import TracebackType
 from typing import Any
+from unittest import SkipTest
 
 from .errors import HelixError
 
@@ -30,6 +31,7 @@ __all__ = [
     "html",
     "notebook",
     "run",
+    "skip_if",
     "student",
     "tutorials",
 ]
@@ -111,24 +113,29 @@ def student(text: str) -> str:
 
 # --- exercises
 
-outcomes: dict[int, bool] = {}  # of the exercises that this process has checked
+# Of the exercises that this process has checked; None: skipped.
+outcomes: dict[int, bool | None] = {}
 
 
 @contextmanager
 def exercise(number: int) -> Iterator[None]:
     """Run the checks in the block and print how exercise `number` stands: right, still to
-    do, or what is wrong. Nothing is raised, so that those after it are checked as well.
+    do, skipped, or what is wrong. Nothing is raised, so that those after it are checked as
+    well.
 
     >>> from tinygrad_helix.tutorial import exercise
     >>> with exercise(3):
     ...     assert 1 + 1 == 3, "two and one make three"
     exercise 3: not right yet: two and one make three
     """
-    right = False
+    right: bool | None = False
     try:
         yield
         said = "right"
         right = True
+    except SkipTest as error:
+        said = f"skipped: {error}"
+        right = None
     except NotImplementedError as error:
         said = f"still to do{_place(error)}: replace `raise NotImplementedError`"
     except AssertionError as error:
@@ -138,6 +145,19 @@ def exercise(number: int) -> Iterator[None]:
         said = f"your code raised {type(error).__name__}{_place(error)}: {what}"
     outcomes[number] = right
     print(f"exercise {number}: {said}")
+
+
+def skip_if(reason: str | None) -> None:
+    """In the block of an exercise: skip it, if there is a reason why it cannot be checked
+    on this machine.
+
+    >>> from tinygrad_helix.tutorial import exercise, skip_if
+    >>> with exercise(1):
+    ...     skip_if("it needs a GPU")
+    exercise 1: skipped: it needs a GPU
+    """
+    if reason is not None:
+        raise SkipTest(reason)
 
 
 def _place(error: BaseException) -> str:
@@ -153,8 +173,8 @@ def _place(error: BaseException) -> str:
     return f" (line {line})" if where == "<module>" else f" (line {line}, in {where})"
 
 
-def run(tutorial: Tutorial, text: str | None = None) -> dict[int, bool]:
-    """Run it as a script; {number: whether it is right} of its exercises.
+def run(tutorial: Tutorial, text: str | None = None) -> dict[int, bool | None]:
+    """Run it as a script; {number: whether it is right, None if skipped} of its exercises.
 
     `text` is run in its place, its student edition say.
     """

@@ -5,7 +5,7 @@
 
 from types import ModuleType
 
-from . import bench, check, compare, info
+from . import bench, check, compare, explain, graph, info, kernels, tutorial, walk
 
 __all__ = ["COMMANDS"]
 
@@ -14,5 +14,10 @@ COMMANDS: dict[str, ModuleType] = {
     "compare": compare,
     "check": check,
     "bench": bench,
+    "graph": graph,
+    "walk": walk,
+    "kernels": kernels,
+    "explain": explain,
+    "tutorial": tutorial,
     "info": info,
 }

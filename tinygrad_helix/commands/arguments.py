@@ -4,10 +4,12 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["SEED", "at_least", "seconds", "settings", "target_arguments"]
+__all__ = ["DEVICE", "SEED", "at_least", "seconds", "settings", "target_arguments"]
 
 
 def at_least(least: int) -> Callable[[str], int]:
+    """A parser of whole numbers from `least` up."""
+
     def parse(text: str) -> int:
         try:
             value = int(text)
@@ -28,7 +30,15 @@ SEED: dict[str, Any] = {
 }
 
 
+DEVICE: dict[str, Any] = {
+    "choices": ("cpu", "cuda"),
+    "default": "cpu",
+    "help": "where to compute (%(default)s)",
+}
+
+
 def seconds(text: str) -> float:
+    """Parse a time that is more than 0 and finite."""
     try:
         value = float(text)
     except ValueError:

@@ -63,7 +63,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the package or targets, print the table, and fail if one of them does."""
-    from ..check import check_package, summary, table, to_json
+    from ..check import check_package, devices, summary, table, to_json
     from ..submissions import check_targets
 
     if not args.target and (args.set or args.variant or args.inputs != "inputs"):
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
                 "inputs": args.inputs,
                 "seed": args.seed,
                 "timeout": args.timeout,
-                "device": "cpu",
+                "devices": ["cpu"] if args.target else devices(),
             }
             write_json(to_json(rows, config | {"versions": versions()}), args.json)
         if rows and args.json != "-":

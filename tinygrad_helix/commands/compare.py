@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import HelixError
 from ..report import SCHEMA, differing, output_folder
-from .arguments import SEED, at_least, settings, target_arguments
+from .arguments import DEVICE, SEED, at_least, settings, target_arguments
 from .output import unicode_stdout, write_json
 
 __all__ = ["ABOUT", "EXAMPLES", "SUMMARY", "arguments", "run"]
@@ -34,6 +34,10 @@ examples:
   python -m tinygrad_helix compare --dim 256 --layers 4 --text stdlib
   python -m tinygrad_helix compare tutorials/swiglu.py --set D=512
   python -m tinygrad_helix compare --json new.json --against old.json
+  python -m tinygrad_helix compare --table latex > table.tex
+
+report.html in the folder of --out is one file that shows it all: graphs, live bytes, the
+backward pass node by node. It needs no network; open it in any browser.
 """
 
 # The options of compare that only one kind of TARGET reads, with their defaults.
@@ -100,11 +104,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--repeats", type=whole, help="timed runs (5)")
     own.set_defaults(**dict.fromkeys(_OWN))
     parser.add_argument("--seed", **SEED)
+    parser.add_argument("--device", **DEVICE)
     parser.add_argument(
         "--out",
         default="helix-report",
         metavar="DIR",
-        help="folder for report.json and the picture (%(default)s)",
+        help="folder for report.html, report.json and the picture (%(default)s)",
+    )
+    parser.add_argument(
+        "--table",
+        choices=("md", "latex", "csv"),
+        help="print the tables as Markdown, LaTeX or CSV, and nothing else",
     )
     parser.add_argument(
         "--against",
@@ -172,7 +182,9 @@ def run(args: argparse.Namespace) -> int:
     old = _earlier(args) if args.against else None
     report = _language(args) if args.target == "helix" else _own(args)
     paths = report.save(args.out)
-    quiet = args.json == "-"
+    quiet = args.json == "-" or args.table is not None
+    if args.table and args.json != "-":
+        print(report.table(args.table))
     if not quiet:
         config = report.config
         if args.target == "helix":
@@ -221,6 +233,7 @@ def _language(args: argparse.Namespace) -> Any:
         seed=args.seed,
         dtype=args.dtype,
         policies=[parse_policy(p) for p in args.policy or POLICIES],
+        device=args.device,
     )
 
 
@@ -240,6 +253,7 @@ def _own(args: argparse.Namespace) -> Any:
                 reference=args.reference,
                 parameters=target.parameters,
                 repeats=args.repeats,
+                device=args.device,
             )
     except HelixError:
         raise

@@ -20,8 +20,8 @@ _EXTRAS = {
     "bf16": ("ml_dtypes",),
     "io": ("safetensors",),
     "mpi": ("mpi4py",),
-    "tutorials": ("jupytext", "nbclient", "ipykernel"),
-    "test": ("pytest", "hypothesis", "scipy"),
+    "tutorials": ("jupytext", "nbclient", "nbconvert", "ipykernel"),
+    "test": ("pytest", "hypothesis", "scipy", "ml_dtypes"),
 }
 
 
@@ -33,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
     """Show versions, devices and extras."""
     from threadpoolctl import threadpool_info
 
+    from ..cuda.device import unavailable
+
     extras = {
         extra: {m: importlib.util.find_spec(m) is not None for m in modules}
         for extra, modules in _EXTRAS.items()
@@ -43,10 +45,11 @@ def run(args: argparse.Namespace) -> int:
         for pool in threadpool_info()
         if pool["user_api"] == "blas"
     ]
+    cuda = unavailable() or "ok"
     found = versions() | {
         "blas": blas,
         "cores": os.cpu_count(),
-        "devices": {"cpu": "ok", "cuda": "not in this version"},
+        "devices": {"cpu": "ok", "cuda": cuda},
         "dot": shutil.which("dot"),
         "extras": extras,
     }
@@ -57,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("tinygrad_helix", "python", "numpy", "platform", "cores"):
         print(f"{name:<15} {found[name]}")
     print(f"{'blas':<15} {'; '.join(blas) or 'unknown'}")
-    print(f"{'devices':<15} cpu: ok; cuda: not in this version")
+    print(f"{'devices':<15} cpu: ok")
+    print(f"{'':<15} {'cuda: ok' if cuda == 'ok' else cuda}")
     print(f"{'dot':<15} {found['dot'] or 'not found (apt install graphviz, or brew)'}")
     for extra, modules in extras.items():
         missing = [m for m, there in modules.items() if not there]

@@ -9,17 +9,32 @@ from typing import Any
 
 from ..errors import HelixError
 from ..report import made_with, plain
+from ..viz.text import unicode_shown as unicode_stdout
 
-__all__ = ["check_writable", "unicode_stdout", "versions", "write_json"]
+__all__ = [
+    "check_folder",
+    "check_writable",
+    "colour_stdout",
+    "unicode_stdout",
+    "versions",
+    "write_json",
+]
 
 
-def unicode_stdout() -> bool:
-    """Whether stdout can show the bars and arrows that go beyond ASCII."""
-    try:
-        "▁█…→".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+def colour_stdout() -> bool:
+    """Whether stdout is a terminal, and its user has not asked for no colours (see
+    https://no-color.org): the one environment variable that the package reads."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be written to, before any work is done for it."""
+    if not folder.is_dir():
+        raise HelixError(f"the folder {str(folder)!r} does not exist. Make it first.")
+    if not os.access(folder, os.W_OK):
+        raise HelixError(
+            f"the folder {str(folder)!r} cannot be written to. Choose another one."
+        )
 
 
 def check_writable(file: str) -> None:

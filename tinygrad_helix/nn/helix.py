@@ -319,6 +319,7 @@ class HelixBlock(Module):
         policy: Policy = None,
         dtype: Any = np.float32,
         generator: np.random.Generator | None = None,
+        device: str | None = None,
     ) -> None:
         D = size("HelixBlock", "dim", dim)
         dtype = float_dtype("HelixBlock", dtype)
@@ -337,7 +338,7 @@ class HelixBlock(Module):
                 value = generator.normal(0.0, fan_in**-0.5, shape)
             if name == "wa":
                 value[-1] = 3.0
-            setattr(self, name, Parameter(value.astype(dtype)))
+            setattr(self, name, Parameter(value.astype(dtype), device=device))
 
     def forward(
         self, x: Any, h0: Any = None, reset: Any = None, return_state: bool = False

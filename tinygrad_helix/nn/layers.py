@@ -80,6 +80,7 @@ class Linear(Module):
         *,
         dtype: Any = np.float32,
         generator: np.random.Generator | None = None,
+        device: str | None = None,
     ) -> None:
         n_in = size("Linear", "in_features", in_features)
         n_out = size("Linear", "out_features", out_features)
@@ -87,11 +88,13 @@ class Linear(Module):
         generator = generator_or_default("Linear", generator)
         bound = 1 / math.sqrt(n_in)
         self.weight = Parameter(
-            generator.uniform(-bound, bound, (n_in, n_out)).astype(dtype)
+            generator.uniform(-bound, bound, (n_in, n_out)).astype(dtype), device=device
         )
         self.bias: Parameter | None = None
         if bias:
-            self.bias = Parameter(generator.uniform(-bound, bound, n_out).astype(dtype))
+            self.bias = Parameter(
+                generator.uniform(-bound, bound, n_out).astype(dtype), device=device
+            )
 
     def forward(self, x: Any) -> Any:
         _last_axis(self, x, self.weight.shape[0])
@@ -130,11 +133,14 @@ class Embedding(Module):
         *,
         dtype: Any = np.float32,
         generator: np.random.Generator | None = None,
+        device: str | None = None,
     ) -> None:
         shape = size("Embedding", "vocab", vocab), size("Embedding", "dim", dim)
         dtype = float_dtype("Embedding", dtype)
         generator = generator_or_default("Embedding", generator)
-        self.weight = Parameter(generator.normal(0.0, 0.02, shape).astype(dtype))
+        self.weight = Parameter(
+            generator.normal(0.0, 0.02, shape).astype(dtype), device=device
+        )
 
     def forward(self, index: Any) -> Any:
         return ops.embedding(self.weight, index)
@@ -166,12 +172,19 @@ class RMSNorm(Module):
     {'rms.x': 64, 'mul.a': 64}
     """
 
-    def __init__(self, dim: int, eps: float = 1e-5, *, dtype: Any = np.float32) -> None:
+    def __init__(
+        self,
+        dim: int,
+        eps: float = 1e-5,
+        *,
+        dtype: Any = np.float32,
+        device: str | None = None,
+    ) -> None:
         n = size("RMSNorm", "dim", dim)
         self.eps = float(eps)
         if not 0 <= self.eps < math.inf:
             raise HelixError(f"RMSNorm got eps={eps}. Give a finite number, 0 or more.")
-        self.gain = Parameter(np.ones(n, float_dtype("RMSNorm", dtype)))
+        self.gain = Parameter(np.ones(n, float_dtype("RMSNorm", dtype)), device=device)
 
     def forward(self, x: Any) -> Any:
         _last_axis(self, x, self.gain.shape[0])

@@ -52,6 +52,7 @@ class HelixLM(Module):
         eps: float = 1e-5,
         dtype: Any = np.float32,
         generator: np.random.Generator | None = None,
+        device: str | None = None,
     ) -> None:
         dtype = float_dtype("HelixLM", dtype)
         generator = generator_or_default("HelixLM", generator)
@@ -60,14 +61,21 @@ class HelixLM(Module):
             size("HelixLM", "dim", dim),
             dtype=dtype,
             generator=generator,
+            device=device,
         )
         self.blocks = [
             HelixBlock(
-                dim, mode=mode, policy=policy, eps=eps, dtype=dtype, generator=generator
+                dim,
+                mode=mode,
+                policy=policy,
+                eps=eps,
+                dtype=dtype,
+                generator=generator,
+                device=device,
             )
             for _ in range(size("HelixLM", "layers", layers))
         ]
-        self.norm = RMSNorm(dim, eps, dtype=dtype)
+        self.norm = RMSNorm(dim, eps, dtype=dtype, device=device)
 
     def forward(
         self, tokens: Any, states: Sequence[Any] | None = None, return_state: bool = False
@@ -78,7 +86,7 @@ class HelixLM(Module):
         read in pieces, or token by token, and gives the same logits.
         """
         if not hasattr(tokens, "shape"):
-            tokens = Tensor(tokens)
+            tokens = Tensor(tokens, device=self.embed.weight.device)
         if len(tokens.shape) != 2:
             raise ShapeError(f"HelixLM takes tokens of shape [B, T]; got {tokens.shape}.")
         if states is not None and len(states) != len(self.blocks):
@@ -100,7 +108,7 @@ class HelixLM(Module):
 
     def loss(self, tokens: Any, targets: Any) -> Any:
         """The mean cross entropy of the targets [B, T], in nats a token."""
-        return ops.cross_entropy(self.forward(tokens), targets)
+        return ops.cross_entropy(self(tokens), targets)
 
     def predict_saved(self, batch: int, seq: int) -> dict[str, int]:
         """{where: bytes} that the tape keeps of a loss of int64 tokens [batch, seq].

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..backend import backend_of, get_backend, is_array
+from ..backend import backend_of, get_backend, is_array, is_writeable
 from ..errors import DTypeError, GraphError, HelixError, ShapeError
 from ..modes import no_grad
-from ..tape import Leaf
+from ..tape import Leaf, Scope, scope
 from ..tensor import Tensor
 
 __all__ = ["Module", "Parameter"]
@@ -64,7 +64,7 @@ class Parameter(Tensor):
         self._data = array
         hooks = self._edge.hooks if isinstance(self._edge, Leaf) else None
         needed = self._requires_grad or grad is not None or hooks is not None
-        self._edge = Leaf() if needed else None
+        self._edge = Leaf(self) if needed else None
         if self._edge is not None:
             self._edge.hooks = hooks
         self.grad = grad
@@ -138,7 +138,13 @@ class Module:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        here = Scope(self, scope.get())
+        token = scope.set(here)
+        try:
+            return self.forward(*args, **kwargs)
+        finally:
+            scope.reset(token)
+            here.names = None
 
     # --- what it is made of
 
@@ -253,7 +259,7 @@ class Module:
                 shapes.append(f"{name} has {value.shape}, due {p.shape}")
             elif value.dtype != p.dtype:
                 types.append(f"{name} is {value.dtype}, due {p.dtype}")
-            elif not p.data.flags.writeable:
+            elif not is_writeable(p.data):
                 types.append(f"{name} of this module is read-only")
             # A parameter's own array may be written to before it is read: copy it.
             elif memory.is_parameter(value):

@@ -30,6 +30,7 @@ from .choice import (
     where,
 )
 from .conv import causal_conv1d, conv2d, max_pool2d
+from .device import to  # a method alone
 from .elementwise import (
     abs,
     add,
@@ -195,6 +196,7 @@ METHODS: dict[str, Any] = {
     "swapaxes": swapaxes,
     "take": take,
     "tanh": tanh,
+    "to": to,
     "topk": topk,
     "transpose": transpose,
     "tril": tril,

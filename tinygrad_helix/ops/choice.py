@@ -8,7 +8,7 @@ from ..backend import is_array
 from ..errors import DTypeError, ShapeError
 from ..op import Constant, Op, apply
 from ..tensor import Tensor
-from .operands import binary, owned, plain, promote
+from .operands import binary, module_of, owned, plain, promote
 
 __all__ = [
     "astype", "clip", "equal", "greater", "greater_equal", "less", "less_equal",
@@ -147,9 +147,7 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     still gives 0 · ∞ = NaN there: put a harmless value into its input by a `where` of its
     own, as in `where(x > 0, sqrt(where(x > 0, x, 1)), 0)`.
     """
-    if isinstance(condition, (bool, np.bool_)):
-        condition = np.asarray(condition)
-    elif isinstance(condition, Tensor) or is_array(condition):
+    if isinstance(condition, (bool, np.bool_, Tensor)) or is_array(condition):
         condition = owned("where", condition, a, b)
     if not is_array(condition) or condition.dtype != bool:
         got = getattr(condition, "dtype", type(condition).__name__)
@@ -268,7 +266,8 @@ def astype(x: Any, dtype: Any) -> Any:
 def _compare(name: str, a: Any, b: Any) -> Any:
     a_, b_ = plain(a), plain(b)
     try:
-        result = getattr(np, name)(a_, b_)
+        xp = module_of(name, a_, b_)
+        result = getattr(xp, name)(a_, b_)
     except ValueError:
         raise ShapeError(
             f"{name} of shapes {np.shape(a_)} and {np.shape(b_)}, which do not broadcast."
@@ -278,7 +277,7 @@ def _compare(name: str, a: Any, b: Any) -> Any:
         raise DTypeError(
             f"{name} compares Tensors, arrays and numbers; got {type(other).__name__}."
         ) from None
-    result = np.asarray(result)
+    result = xp.asarray(result)
     return Tensor(result) if isinstance(a, Tensor) or isinstance(b, Tensor) else result
 
 

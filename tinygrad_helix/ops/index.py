@@ -8,7 +8,7 @@ from ..backend import array_module, backend_of, is_array
 from ..errors import DTypeError, ShapeError
 from ..op import Constant, Op, apply
 from ..tensor import Tensor
-from .operands import accumulator, axes_of, owned, plain, same_float, zeros
+from .operands import accumulator, axes_of, check_bounds, owned, plain, same_float, zeros
 from .view import reshape
 
 __all__ = ["embedding", "gather", "getitem", "one_hot", "scatter_add", "take"]
@@ -120,6 +120,7 @@ def getitem(x: Any, index: Any) -> Any:
     """
     spec, arrays = _split(x, index)
     try:
+        check_bounds(plain(x), _join(spec, tuple(arrays)))
         return apply(GetItem, x, *arrays, spec=spec)
     except IndexError as error:
         raise IndexError(f"x[index] of a Tensor of shape {x.shape}: {error}.") from None

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..backend import is_array
+from ..backend import backend_of, is_array, is_writeable
 from ..errors import DTypeError, GraphError, ShapeError
 from ..modes import is_grad_enabled
+from ..op import same_device
 from ..tensor import Tensor
+from .operands import check_bounds
 
 __all__ = ["add_", "copy_", "div_", "mul_", "setitem_", "sub_"]
 
@@ -39,6 +41,7 @@ def _write(x: Tensor, what: str, value: Any, write: Callable[[Any], Any]) -> Ten
     tracked = isinstance(value, Tensor) and value.requires_grad
     if isinstance(value, Tensor):
         value = value.data
+    same_device(what, [x.data, value])
     if is_grad_enabled() and (x.requires_grad or tracked):
         made = f", made by {x.node!r}," if x.node is not None else ""
         culprit = "it" if x.requires_grad else "the value written"
@@ -53,7 +56,7 @@ def _write(x: Tensor, what: str, value: Any, write: Callable[[Any], Any]) -> Ten
             f"{what} would write {got} into a Tensor of {x.dtype}, which cannot hold it. "
             f"Convert the value with astype('{x.dtype}') first."
         )
-    if not x.data.flags.writeable:
+    if not is_writeable(x.data):
         raise GraphError(
             f"{what} would write to an array that is read-only (a broadcast view, or "
             "locked by its owner). Write to a copy."
@@ -98,16 +101,22 @@ def setitem_(x: Tensor, index: Any, value: Any) -> None:
     """x[index] = value, in place."""
     parts = index if isinstance(index, tuple) else (index,)
     plain = tuple([i.data if isinstance(i, Tensor) else i for i in parts])
+    same_device("x[...] =", [x.data, *plain])
+    check_bounds(x.data, plain)
     key = plain if isinstance(index, tuple) else plain[0]
     _write(x, "x[...] =", value, lambda v: x.data.__setitem__(key, v))
 
 
 def copy_(x: Tensor, value: Any) -> Tensor:
-    """Write the values of `value`, which has exactly x's shape, into x's array."""
+    """Write the values of `value`, which has exactly x's shape and may be on another
+    device, into x's array."""
     shape = value.shape if isinstance(value, Tensor) else np.shape(value)
     if shape != x.shape:
         raise ShapeError(
             f"copy_ on a Tensor of shape {x.shape} got a value of shape {shape}. They "
             "must be equal."
         )
+    array = value.data if isinstance(value, Tensor) else value
+    if is_array(array) and backend_of(array) is not backend_of(x.data):
+        value = backend_of(x.data).asarray(array)
     return _write(x, "copy_", value, lambda v: x.data.__setitem__(..., v))

@@ -128,7 +128,7 @@ class Einsum(Op):
     @staticmethod
     def forward(xp, *arrays, needs, spec):
         left, out = spec.split("->")
-        dtype = np.result_type(*arrays)
+        dtype = np.result_type(*[a.dtype for a in arrays])
         wide = [a.astype(accumulator(a.dtype), copy=False) for a in arrays]
         y = _contracted(wide, left.split(","), out)
         others = [any(needs[:i] + needs[i + 1 :]) for i in range(len(arrays))]

@@ -5,7 +5,7 @@ from typing import Any
 from ..errors import ShapeError
 from ..op import Input, Op, Output, apply
 from .elementwise import add, exp, mul, rsqrt
-from .operands import accumulator, axes_of, floating, rows, same_float, wide
+from .operands import accumulator, axes_of, floating, greatest, rows, same_float, wide
 from .reduce import mean
 from .reduce import sum as sum_over
 
@@ -15,7 +15,7 @@ __all__ = ["layer_norm", "log_softmax", "rms_norm", "softmax"]
 def _shifted(xp: Any, x: Any, axis: int) -> Any:
     """x - max x in the accumulating dtype: e to it cannot overflow."""
     x = x.astype(accumulator(x.dtype), copy=False)
-    return x - x.max(axis=axis, keepdims=True, initial=xp.finfo(x.dtype).min)
+    return x - greatest(x, axis, 0.0)
 
 
 class Softmax(Op):

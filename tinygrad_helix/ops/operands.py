@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from ..backend import backend_of, is_array
+from ..backend import backend_of, get_backend, is_array
 from ..errors import DTypeError, ShapeError
 from ..modes import is_grad_enabled
-from ..op import Op, apply
+from ..op import Op, apply, same_device
 from ..tape import plain
 from ..tensor import Tensor
 
 __all__ = [
-    "accumulator", "axes_of", "binary", "by_piece", "floating", "owned", "pieces", "plain",
-    "promote", "rows", "same_float", "wide", "zeros",
+    "accumulator", "axes_of", "binary", "by_piece", "check_bounds", "floating", "greatest",
+    "module_of", "owned", "pieces", "plain", "promote", "rows", "same_float", "wide",
+    "zeros",
 ]  # fmt: skip
 
 
@@ -115,10 +116,11 @@ def pieces(*arrays: Any) -> Iterator[tuple[Any, ...]]:
     """Arrays of one shape, cut alike into pieces that stay in the cache.
 
     The cuts depend on shape and layout alone, so that results do not depend on the
-    machine. The pieces are views: what is written to them is written to the arrays.
+    machine. The pieces are views: what is written to them is written to the arrays. On
+    another device than the CPU, where a piece would cost a launch, there is one.
     """
     first = arrays[0]
-    if first.size <= PIECE:
+    if first.size <= PIECE or not isinstance(first, np.ndarray):
         yield arrays
         return
     if first.ndim > 1 and all(a.flags.c_contiguous for a in arrays):
@@ -139,7 +141,7 @@ def by_piece(xp: Any, x: Any, compute: Callable[[Any], Any]) -> Any:
 def rows(*arrays: Any) -> Iterator[tuple[Any, ...]]:
     """As `pieces`, but cut between rows: every piece has whole last axes."""
     first = arrays[0]
-    if first.size <= PIECE or first.ndim < 2:
+    if first.size <= PIECE or first.ndim < 2 or not isinstance(first, np.ndarray):
         yield arrays
         return
     if all(a.flags.c_contiguous for a in arrays):
@@ -149,6 +151,52 @@ def rows(*arrays: Any) -> Iterator[tuple[Any, ...]]:
         yield tuple([a[i : i + step] for a in arrays])
 
 
+def greatest(x: Any, axes: Any, least: float) -> Any:
+    """max of an array over `axes`, which stay with size 1; `least` where there is none.
+
+    (NumPy says that by `initial=`, which CuPy does not have.)
+    """
+    if x.size:
+        return x.max(axis=axes, keepdims=True)
+    along = axes if isinstance(axes, tuple) else (axes % x.ndim,)
+    shape = tuple([1 if i in along else n for i, n in enumerate(x.shape)])
+    return backend_of(x).xp.full(shape, least, x.dtype)
+
+
+def module_of(op: str, *xs: Any) -> Any:
+    """The array module of the arrays among `xs` (Tensors or arrays), NumPy for none."""
+    arrays = [plain(x) for x in xs if is_array(plain(x))]
+    same_device(op, arrays)
+    return backend_of(arrays[0]).xp if arrays else np
+
+
+def check_bounds(array: Any, key: tuple[Any, ...]) -> None:
+    """Raise IndexError where `array[key]` is out of bounds and the device would not say so.
+
+    (CuPy takes such an index modulo the size. The check waits for the device.)
+    """
+    if backend_of(array).checks_indices:
+        return
+    known = [np.asarray(p) if isinstance(p, list) else p for p in key]
+    masks = [is_array(p) and p.dtype.kind == "b" for p in known]
+    widths = [
+        0 if p is None or p is Ellipsis else p.ndim if mask else 1
+        for p, mask in zip(known, masks, strict=True)
+    ]
+    axis = 0
+    for i, (p, mask) in enumerate(zip(known, masks, strict=True)):
+        if p is Ellipsis:
+            axis = array.ndim - sum(widths[i:])
+        elif is_array(p) and not mask and p.size and axis < array.ndim:
+            n = array.shape[axis]
+            wrong = [int(e) for e in (p.min(), p.max()) if not -n <= int(e) < n]
+            if wrong:
+                raise IndexError(
+                    f"index {wrong[0]} is out of bounds for axis {axis} with size {n}"
+                )
+        axis += widths[i]
+
+
 def zeros(shape: tuple[int, ...], like: Any) -> Any:
     """An array of zeros with the dtype and on the device of `like` (Tensor or array)."""
     array = like.data if isinstance(like, Tensor) else like
@@ -156,7 +204,8 @@ def zeros(shape: tuple[int, ...], like: Any) -> Any:
 
 
 def owned(op: str, given: Any, *operands: Any) -> Any:
-    """What an op of `operands` keeps of an index, a mask or a target: an array.
+    """What an op of `operands` keeps of an index, a mask or a target: an array, of a list
+    one on the operands' device.
 
     Writes to a Tensor's array are noticed. Those to any other array are not, so that of
     one a copy is kept, if anything is: if an operand requires a gradient.
@@ -164,8 +213,10 @@ def owned(op: str, given: Any, *operands: Any) -> Any:
     if isinstance(given, Tensor):
         return given.data
     if not is_array(given):
+        arrays = [plain(x) for x in operands if is_array(plain(x))]
+        backend = backend_of(arrays[0]) if arrays else get_backend("cpu")
         try:
-            return np.asarray(given, None if np.size(given) else np.int64)
+            return backend.asarray(given, None if np.size(given) else np.int64)
         except (TypeError, ValueError) as error:
             raise DTypeError(
                 f"{op} takes Tensors, arrays and lists of numbers; {error}."

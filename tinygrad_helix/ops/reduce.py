@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from ..backend import backend_of
 from ..errors import DTypeError, HelixError, ShapeError
 from ..op import Input, Op, Output, apply
 from ..tensor import Tensor
 from .choice import equal, maximum, select
 from .elementwise import abs, exp
 from .join import cat
-from .operands import accumulator, axes_of, floating, plain, wide, zeros
+from .operands import accumulator, axes_of, floating, greatest, plain, wide, zeros
 from .scan import cumprod
 from .view import broadcast_to, flip, reshape, transpose
 
@@ -158,7 +159,7 @@ def _place(op: str, x: Any, axis: int | None) -> Any:
     _not_empty(op, x, axes)
     array = plain(x)
     find = array.argmax if op == "argmax" else array.argmin
-    index = np.asarray(find(axis=None if axis is None else axes[0]))
+    index = backend_of(array).asarray(find(axis=None if axis is None else axes[0]))
     return Tensor(index) if isinstance(x, Tensor) else index
 
 
@@ -307,7 +308,7 @@ class LogSumExp(Op):
     @staticmethod
     def forward(xp, x, *, needs, axes, keepdims):
         z = x.astype(accumulator(x.dtype), copy=False)
-        top = z.max(axis=axes, keepdims=True, initial=-xp.inf)
+        top = greatest(z, axes, -xp.inf)
         top = xp.where(xp.isfinite(top), top, 0)
         with np.errstate(divide="ignore"):  # ln 0 is the right answer where all x are -∞
             y = top + xp.log(xp.exp(z - top).sum(axis=axes, keepdims=True))
@@ -344,7 +345,7 @@ class Norm(Op):
     @staticmethod
     def forward(xp, x, *, needs, axes, keepdims):
         z = xp.abs(x.astype(accumulator(x.dtype), copy=False))
-        top = z.max(axis=axes, keepdims=True, initial=0)
+        top = greatest(z, axes, 0.0)
         top = xp.where((top == 0) | (top == xp.inf), 1, top)
         z = z / top
         y = top * xp.sqrt((z * z).sum(axis=axes, keepdims=True))

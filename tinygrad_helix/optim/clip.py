@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import memory
+from ..backend import array_module, is_writeable
 from ..errors import DTypeError, GraphError, HelixError
 from ..ops.operands import pieces
 from ..tensor import Tensor
@@ -66,7 +67,7 @@ def clip_grad_norm_(
         norm = _norm(grads, largest) if math.isfinite(largest) else norm
     if not math.isfinite(norm):
         if error_if_nonfinite:
-            shapes = [g.shape for g in grads if not np.isfinite(g).all()]
+            shapes = [g.shape for g in grads if not array_module(g).isfinite(g).all()]
             raise HelixError(
                 f"clip_grad_norm_: the norm of the gradients is {norm}; not finite are "
                 f"those of shapes {shapes}. Nothing was clipped. Look for the first op "
@@ -75,7 +76,7 @@ def clip_grad_norm_(
         return norm
     if norm > max_norm:
         for g in grads:
-            if not g.flags.writeable:
+            if not is_writeable(g):
                 raise GraphError(
                     f"clip_grad_norm_: the gradient of shape {g.shape} is read-only. Set "
                     ".grad to a copy; nothing was clipped."

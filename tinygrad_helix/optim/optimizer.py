@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..backend import array_module
-from ..errors import DTypeError, GraphError, HelixError, ShapeError
+from ..backend import array_module, backend_of, is_writeable
+from ..errors import DeviceError, DTypeError, GraphError, HelixError, ShapeError
 from ..nn.module import shared_memory
 from ..ops.operands import accumulator
 from ..tensor import Tensor
@@ -158,11 +158,21 @@ class Optimizer(ABC):
 
     def _check_arrays(self, i: int, p: Any) -> None:
         what = f"{type(self).__name__}: parameter {i} {p.shape}"
-        if not p.flags.writeable:
+        if not is_writeable(p):
             raise GraphError(
                 f"{what} is read-only. Make it from a copy of its array. "
                 "Nothing was stepped."
             )
+        places = {
+            k: backend_of(v) for k, v in (self._state[i] or {}).items() if k != "step"
+        }
+        for name, place in places.items():
+            if place is not backend_of(p):
+                raise DeviceError(
+                    f"{what} is on {backend_of(p).name!r}, and its {name} on "
+                    f"{place.name!r}. Move a model before its optimizer is made, or let "
+                    "the optimizer load its own state_dict(). Nothing was stepped."
+                )
         dtypes = {v.dtype for k, v in (self._state[i] or {}).items() if k != "step"}
         if dtypes - {accumulator(p.dtype)}:
             raise DTypeError(
@@ -251,5 +261,5 @@ class Optimizer(ABC):
             if shape != p.shape or got != dtype:
                 faults.append(f"{name} of {i} is {shape} {got}, due {p.shape} {dtype}")
             else:
-                new[name] = value.copy()
+                new[name] = backend_of(p).copied(value)
         return new

@@ -1,5 +1,18 @@
-"""Pictures: live memory over the events of a step."""
+"""Pictures: a graph, two graphs side by side, live memory over the events of a step."""
 
-from .timeline import draw_timeline, text_timeline
+from . import notebook
+from .difference import Difference, difference
+from .drawing import Drawing, draw
+from .timeline import Timeline, draw_timeline, text_timeline, timeline
 
-__all__ = ["draw_timeline", "text_timeline"]
+__all__ = [
+    "Difference",
+    "Drawing",
+    "Timeline",
+    "difference",
+    "draw",
+    "draw_timeline",
+    "notebook",
+    "text_timeline",
+    "timeline",
+]

@@ -1,0 +1,133 @@
+"""One forward pass of a TARGET, for the commands that look at its graph."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import HelixError
+from .arguments import SEED, at_least, settings, target_arguments
+
+__all__ = ["Forward", "add_target", "forward", "result"]
+
+# The options that only one kind of TARGET reads, with their defaults.
+_BLOCK: dict[str, Any] = {
+    "mode": "composed",
+    "policy": None,
+    "dim": 128,
+    "batch": 8,
+    "seq": 128,
+    "dtype": "float32",
+}
+_OWN: dict[str, Any] = {"set": [], "variant": [], "inputs": "inputs"}
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A function's result `y`, the reader's `names` of Tensors and modules, a `title`, and
+    the `config` that says how it was made."""
+
+    y: Any
+    names: dict[str, Any]
+    title: str
+    config: dict[str, Any]
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """The options that say which function is run, and on what."""
+    parser.add_argument(
+        "target",
+        nargs="?",
+        default="helix",
+        metavar="TARGET",
+        help="helix, file.py[:name] or pkg.mod[:name] (%(default)s)",
+    )
+    block = parser.add_argument_group("the HELIX block (TARGET helix)")
+    block.add_argument(
+        "--mode",
+        choices=("composed", "primitive", "fused"),
+        help="its form (composed; with --policy fused)",
+    )
+    block.add_argument(
+        "--policy",
+        metavar="POLICY",
+        help="what the fused form keeps: keep9 … keep1, keep(x,a,out1), budget(4MB)",
+    )
+    for name, what in (("dim", "width D"), ("batch", "sequences B"), ("seq", "length T")):
+        block.add_argument(f"--{name}", type=at_least(1), help=f"{what} ({_BLOCK[name]})")
+    block.add_argument("--dtype", choices=("float32", "float64"), help="(float32)")
+    own = parser.add_argument_group("a target of your own")
+    target_arguments(own)
+    parser.set_defaults(**dict.fromkeys(_OWN))
+    parser.add_argument("--seed", **SEED)
+
+
+def forward(args: argparse.Namespace) -> Forward:
+    """Run what the options say."""
+    ours = args.target == "helix"
+    idle = _OWN if ours else _BLOCK
+    given = [f"--{name}" for name in idle if getattr(args, name) is not None]
+    if given:
+        read = "for a target of your own" if ours else "for the target helix"
+        raise HelixError(
+            f"{', '.join(given)} would change nothing: only {read} does it. Leave it out."
+        )
+    if ours and args.policy and args.mode is None:
+        args.mode = "fused"
+    for name, default in (_BLOCK | _OWN).items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
+    return _helix(args) if ours else _own(args)
+
+
+def _helix(args: argparse.Namespace) -> Forward:
+    import numpy as np
+
+    from ..create import randn
+    from ..language import parse_policy
+    from ..nn import HelixBlock
+
+    rng = np.random.default_rng(args.seed)
+    policy = None if args.policy is None else parse_policy(args.policy)
+    block = HelixBlock(
+        args.dim, mode=args.mode, policy=policy, dtype=args.dtype, generator=rng
+    )
+    shape = (args.batch, args.seq, args.dim)
+    x = randn(*shape, dtype=args.dtype, generator=rng, requires_grad=True)
+    kept = "" if args.policy is None else f" {args.policy}"
+    title = f"HELIX block, {args.mode}{kept}"
+    config = {"target": "helix", "seed": args.seed}
+    config |= {name: getattr(args, name) for name in _BLOCK}
+    return Forward(block(x), {"x": x, "block": block}, title, config)
+
+
+def result(target: Any, name: str) -> Any:
+    """The (first) Tensor that a variant of a target returns."""
+    from ..targets import TargetError
+    from ..tensor import Tensor
+
+    y = target.variants[name](**target.inputs)
+    y = y[0] if isinstance(y, (tuple, list)) and y else y
+    if not isinstance(y, Tensor):
+        raise TargetError(
+            f"{name}() of {target.name!r} returned {type(y).__name__}; its (first) result "
+            "must be a Tensor."
+        )
+    return y
+
+
+def _own(args: argparse.Namespace) -> Forward:
+    from ..create import manual_seed
+    from ..targets import load_target
+
+    if len(args.variant) > 1:
+        raise HelixError(
+            f"--variant was given {len(args.variant)} times, and one graph is looked at. "
+            "Name one."
+        )
+    chosen = settings(args)
+    manual_seed(args.seed)
+    target = load_target(args.target, chosen, args.variant, args.inputs)
+    name = next(iter(target.variants))
+    y = result(target, name)
+    config = {"target": args.target, "variant": name, "set": chosen, "seed": args.seed}
+    return Forward(y, dict(target.inputs), f"{name} of {args.target}", config)

@@ -1,0 +1,1 @@
+"""The CUDA device, by CuPy: imported when the device is first used, never before."""
