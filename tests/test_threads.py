@@ -2,8 +2,10 @@
 change it. Tiles that are in work at once: order, errors, settings."""
 
 import os
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,16 +138,89 @@ def test_calls_at_once_leave_the_setting_as_it_was(monkeypatch):
         assert all((a == b).all() for a, b in zip(got, due, strict=True))
 
 
+def test_an_interrupt_anywhere_is_put_right_by_the_next_call(monkeypatch):
+    # Ctrl-C may come between any two lines of entering and leaving.
+    with threadpool_limits(2, user_api="blas"):
+        due, real = bits("fused", "keep6", 2, 20, 30), lanes._libraries()
+
+        def interrupted(after):
+            def then(call):
+                def once(*args):
+                    result = call(*args)
+                    left.append(1)
+                    if len(left) == after:
+                        raise KeyboardInterrupt
+                    return result
+
+                return once
+
+            return tuple([(then(get), then(set_to)) for get, set_to in real])
+
+        for after in range(1, 30):
+            left = []
+            libraries = interrupted(after)
+            monkeypatch.setattr(lanes, "_libraries", lambda libraries=libraries: libraries)
+            try:
+                bits("fused", "keep6", 2, 20, 30)
+                last = after
+            except KeyboardInterrupt:
+                last = None
+            monkeypatch.setattr(lanes, "_libraries", lambda: real)
+            got = bits("fused", "keep6", 2, 20, 30)
+            assert all((a == b).all() for a, b in zip(got, due, strict=True))
+            assert blas_threads() == [2] * len(blas_threads()), after
+            if last:
+                break
+        assert last  # all places were tried
+
+
+def test_a_call_when_python_is_about_to_end(tmp_path):
+    # https://github.com/python/cpython/issues/113964: no thread can be had any more
+    code = (
+        "import threading, numpy as np, tinygrad_helix as th\n"
+        "from tinygrad_helix.fused import tiles\n"
+        "tiles.LANES_FROM = 0\n"
+        "block = th.nn.HelixBlock(64)\n"
+        "x = th.randn(4, 64, 64, requires_grad=True)\n"
+        "def late():\n"
+        "    threading.main_thread().join()\n"
+        "    for _ in range(3): th.grad(block(x).sum(), x)\n"
+        "    print('done', flush=True)\n"
+        "threading.Thread(target=late).start()\n"
+    )
+    here = Path(__file__).parents[1]
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=here, capture_output=True, text=True, timeout=120
+    )
+    assert out.stdout == "done\n", out.stderr
+
+
+@pytest.mark.parametrize(
+    "shape", [(300, 5, 256), (512, 1, 512), (1024, 1, 256), (2100, 3, 120), (9, 1, 2000)]
+)
+def test_no_tile_is_empty(shape):
+    assert all(tile.rows > 0 for tile in tiles.tiles(*shape))
+    B, T, _ = shape
+    assert sum(tile.rows for tile in tiles.tiles(*shape)) == B * T
+
+
+def test_a_short_wide_batch():
+    B, T, D = 300, 5, 256
+    assert all(np.isfinite(a).all() for a in bits("fused", "keep6", B, T, D))
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_has_lanes_of_its_own(monkeypatch):
     monkeypatch.setattr(tiles, "LANES_FROM", 0)
     with threadpool_limits(2, user_api="blas"):
         due = bits("fused", "keep6", 2, 70, 130)
-        child = os.fork()
+        with lanes._one_blas_thread:  # as beside a thread in the middle of a call
+            child = os.fork()
         if child == 0:
             same = False
             try:
+                assert blas_threads() == [2] * len(blas_threads())
                 got = bits("fused", "keep6", 2, 70, 130)
                 same = all((a == b).all() for a, b in zip(got, due, strict=True))
             finally:

@@ -8,14 +8,14 @@ cuts a product by the number of its threads and rounds the edges of the cuts dif
 (OpenBLAS 0.3.31 on its Haswell kernels, for nearly every shape), always has one.
 
 There are as many threads as BLAS is set to, by the user or by the machine. The setting,
-which the process has one of, is 1 while a call is under way and then as before.
+which the process has one of, is 1 while a call is under way and then as before; so what
+other threads compute or set meanwhile is under one thread, or undone.
 """
 
 import contextvars
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
@@ -48,40 +48,58 @@ def _libraries() -> tuple[tuple[Callable[[], int], Callable[[int], None]], ...]:
 
 
 class _OneBlasThread:
-    """A context in which BLAS has one thread; after the last such, the user's setting."""
+    """A context in which BLAS has one thread; after the last such, the user's setting.
+
+    No thread enters it twice at once, so what a thread that enters has left behind was cut
+    off by an interrupt, and is put right then.
+    """
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
         self._lock = threading.Lock()
-        self._inside = 0
-        self._before: list[int] = []
+        self._inside: set[int] = set()  # threads
+        self._before: list[int] | None = None
 
     def __enter__(self) -> None:
         with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._before = [get() for get, _ in _libraries()]
-                for (_, set_to), before in zip(_libraries(), self._before, strict=True):
-                    if before != 1:
-                        set_to(1)
+            now = [get() for get, _ in _libraries()]
+            self._inside.discard(threading.get_ident())
+            cut_off = self._before is not None and set(now) == {1}
+            if not self._inside and not cut_off:
+                self._before = now
+            for (_, set_to), threads in zip(_libraries(), now, strict=True):
+                if threads != 1:
+                    set_to(1)
+            self._inside.add(threading.get_ident())
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                for (_, set_to), before in zip(_libraries(), self._before, strict=True):
-                    if before != 1:
-                        set_to(before)
+            self._inside.discard(threading.get_ident())
+            if not self._inside:
+                self._restore()
+
+    def _restore(self) -> None:
+        if self._before is not None:
+            for (_, set_to), before in zip(_libraries(), self._before, strict=True):
+                if before != 1:
+                    set_to(before)
+            self._before = None
 
     def threads(self) -> int:
         with self._lock:
-            before = self._before if self._inside else [get() for get, _ in _libraries()]
-        return max(before, default=1)
+            if self._inside and self._before is not None:
+                return max(self._before, default=1)
+            return max((get() for get, _ in _libraries()), default=1)
+
+    def after_fork(self) -> None:
+        """A child process has none of its parent's other threads, and is in no call."""
+        self._lock = threading.Lock()
+        self._inside.clear()
+        self._restore()
 
 
 _one_blas_thread = _OneBlasThread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_one_blas_thread.after_fork)
 
 
 def threads() -> int:
@@ -127,27 +145,13 @@ class Turns:
 # --- threads
 
 
-@cache
-def _pool(helpers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(helpers, "tinygrad_helix")
-
-
-def _after_fork() -> None:
-    """A child process has none of its parent's threads."""
-    _pool.cache_clear()
-    _one_blas_thread.reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
 def run(
     lanes: Sequence[Lane], turns: Turns, count: int, work: Callable[[Lane, int], None]
 ) -> None:
     """work(lane, index) for each index below `count`, begun in this order, as many at a
     time as there are lanes. Returns when all are done, or have stopped for an error."""
     indices = iter(range(count))  # its next() is atomic
+    failures: list[BaseException] = []
 
     def through(lane: Lane) -> None:
         try:
@@ -155,20 +159,28 @@ def run(
                 work(lane, index)
         except _Stopped:
             pass
-        except BaseException:
+        except BaseException as error:
+            failures.append(error)
             turns.stop()
-            raise
 
     with _one_blas_thread:
-        helpers = [
-            # np.errstate and the like are the caller's in each thread.
-            _pool(len(lanes) - 1).submit(contextvars.copy_context().run, through, lane)
-            for lane in lanes[1:]
-        ]
+        helpers: list[threading.Thread] = []
         try:
+            for lane in lanes[1:]:
+                # np.errstate and the like are the caller's in each thread.
+                target = contextvars.copy_context().run
+                helper = threading.Thread(target=target, args=(through, lane), daemon=True)
+                try:
+                    helper.start()
+                except RuntimeError:  # none can be had, as when Python is about to end
+                    break
+                helpers.append(helper)
             through(lanes[0])
+        except BaseException:  # an interrupt outside of `through`
+            turns.stop()
+            raise
         finally:
-            begun = [helper for helper in helpers if not helper.cancel()]
-            wait(begun)
-        for helper in begun:
-            helper.result()
+            for helper in helpers:
+                helper.join()
+    if failures:
+        raise failures[0]

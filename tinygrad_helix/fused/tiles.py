@@ -96,7 +96,7 @@ def tiles(B: int, T: int, D: int) -> list[Tile]:
         b1 = min(b0 + most, B)
         group = b1 - b0
         count = -(-T // (most // group))
-        count += -count % lanes
+        count = min(count + -count % lanes, T)
         for i in range(count):
             t0, t1 = i * T // count, (i + 1) * T // count
             row = b0 * T

@@ -142,7 +142,7 @@ __device__ __forceinline__ State<Storage> walk_back(
 // that the number of channels takes (cuda/scan.py). channels = B D.
 
 // scan_r<{float, __half, __half2, __nv_bfloat16, __nv_bfloat162}, 16, false>: 64 registers
-// scan_r<{float, __half, __half2, __nv_bfloat16, __nv_bfloat162}, 16, true>: 80 registers
+// scan_r<{float, __half, __half2, __nv_bfloat16, __nv_bfloat162}, 16, true>: 96 registers
 // scan_r<{float, __half, __half2, __nv_bfloat16, __nv_bfloat162}, 32, false>: 128 registers
 // scan_r<{float, __half, __half2, __nv_bfloat16, __nv_bfloat162}, 32, true>: 168 registers
 // scan_r<double, 8, {false, true}>: 80 registers
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(BLOCK) scan_r(
 // scan_grad_r<{float, __half, __half2}, 16, {false, true}, {false, true}>: 128 registers
 // scan_grad_r<__nv_bfloat16, 16, {false, true}, {false, true}>: 128 registers
 // scan_grad_r<__nv_bfloat162, 16, {false, true}, {false, true}>: 128 registers
-// scan_grad_r<double, 8, {false, true}, {false, true}>: 96 registers
+// scan_grad_r<double, 8, {false, true}, {false, true}>: 112 registers
 // dh, a, h, da, g [B, T, D]; dlast, h0, dh0 [B, D]; reset [B, T]. h, h0, reset, da and dh0
 // may be null: h and da only without DA.
 template <typename Storage, int U, bool RESET, bool DA>
