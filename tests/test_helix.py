@@ -452,13 +452,39 @@ def test_the_sweep_frees_and_repeats(mode, policy):
 def test_audit(policy):
     leaves = random_inputs(2, 5, 4, h0=True)
     reset = np.zeros((2, 5), bool)
-    reset[:, 2] = True
+    reset[0, 2] = True  # the other sequence reads every gate
     for n in WEIGHTS:
         memory.mark_parameter(leaves[n].data)
     report = th.audit(
         FusedHelix, *leaves.values(), reset, eps=1e-5, policy=policy, return_state=True
     )
     assert report.ok, report
+
+
+@pytest.mark.filterwarnings("ignore:(invalid|overflow).*:RuntimeWarning")
+@pytest.mark.parametrize("policy", ["keep9", "keep6", "keep1"])
+@pytest.mark.parametrize("at", ["x", "h0"])
+def test_a_reset_lets_no_nan_through(at, policy):
+    # Sequences packed into one row are separate, whatever is in the one before.
+    leaves = random_inputs(2, 8, 5, h0=True)
+    reset = np.zeros((2, 8), bool)
+    if at == "x":
+        leaves["x"].data[0, 2] = np.nan
+        reset[:, 5] = True
+    else:
+        leaves["h0"].data[0] = np.inf
+        reset[:, 0] = True
+    dy = np.ones((2, 8, 5))
+    finite = []
+    for mode, kept in (("composed", None), ("fused", policy)):
+        y, h_T = helix_block(
+            **leaves, reset=reset, mode=mode, policy=kept, return_state=True
+        )
+        dx, dh0 = th.grad([y, h_T], [leaves["x"], leaves["h0"]], [dy, np.ones((2, 5))])
+        finite.append([np.isfinite(v.data) for v in (y, h_T, dx, dh0)])
+    for got, due in zip(finite[1], finite[0], strict=True):
+        assert (got == due).all()
+    assert finite[1][0][0, 5:].all() and finite[1][2][0, 5:].all() and finite[1][1].all()
 
 
 # --- memory that is not kept

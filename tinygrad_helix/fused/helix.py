@@ -175,25 +175,22 @@ class FusedAux(Tiled):
             out[p] += bias
             _sigmoid(self.xp, out[p], out[p])
 
-    def gates(self) -> Any:
-        """a, with 0 where the state is reset."""
-        a, reset = self.value("a"), self.inputs["reset"]
-        if reset is None:
-            return a
-        gates = self.scratch("gates", *a.shape)
-        gates[...] = a
-        gates[self.tile.of(reset).reshape(-1)] = 0
-        return gates
+    def cuts(self) -> Any:
+        """Where the tile's states are reset, [steps, group], or None. The carry is dropped
+        there, whatever it is: 0 times it would let through a NaN."""
+        reset = self.inputs["reset"]
+        return None if reset is None else self.tile.of(reset)
 
     def _h(self, out: Any) -> None:
-        tile = self.tile
-        gates = self.gates()
+        tile, a, cuts = self.tile, self.value("a"), self.cuts()
         gemm(self.value("rms1"), self.folded("wb"), out)
-        multiply, add = self.xp.multiply, self.xp.add
+        multiply, add, steps = self.xp.multiply, self.xp.add, tile.steps(a)
         with self.turn("scan"):
             carry = before = self.carry[tile.b0 : tile.b1]
-            for a_t, h_t in zip(tile.steps(gates), tile.steps(out), strict=True):
-                multiply(a_t, before, out=carry)
+            for t, h_t in enumerate(tile.steps(out)):
+                multiply(steps[t], before, out=carry)
+                if cuts is not None:
+                    carry[cuts[t]] = 0
                 add(h_t, carry, out=h_t)
                 before = h_t
             carry[...] = before
@@ -438,24 +435,28 @@ class FusedHelix(Op):
                 return
 
             # h_t = a_t·h_{t-1} + ub_t: gub_t = G_t = dh_t + a_{t+1}·G_{t+1}
-            a, gub, after = aux.gates(), dh, carry[tile.b0 : tile.b1]
-            multiply, add = xp.multiply, xp.add
+            a, gub, after = aux.value("a"), dh, carry[tile.b0 : tile.b1]
+            multiply, add, cuts = xp.multiply, xp.add, aux.cuts()
+            a_steps, g_steps = tile.steps(a), tile.steps(gub)
             with aux.turn("scan"):
-                for a_t, g_t in zip(
-                    tile.steps(a)[::-1], tile.steps(gub)[::-1], strict=True
-                ):
-                    add(g_t, after, out=g_t)
-                    multiply(a_t, g_t, out=after)
+                for t in range(len(g_steps) - 1, -1, -1):
+                    add(g_steps[t], after, out=g_steps[t])
+                    multiply(a_steps[t], g_steps[t], out=after)
+                    if cuts is not None:
+                        after[cuts[t]] = 0
 
             # a = sigmoid(ua): gua_t = G_t·h_{t-1}·a_t·(1 - a_t)
             gua, rms1 = aux.halves("wide2")
             if todo.gate:
                 before = aux.states_before("gy")
+                cut = None if cuts is None else cuts.reshape(-1)
                 for p in aux.pieces(D):
                     xp.subtract(1, a[p], out=gua[p])
                     gua[p] *= a[p]
                     gua[p] *= before[p]
                     gua[p] *= gub[p]
+                    if cut is not None:
+                        gua[p][cut[p]] = 0
                     if "wa" in grads:
                         aux.add_to(grads["wa"][D], "bias", gua[p])
             if not (todo.gate or todo.inner):
