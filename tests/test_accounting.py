@@ -165,7 +165,7 @@ def test_profile_peak_and_transient():
         return (x.exp() * 2.0).tanh().sum()
 
     p = accounting.profile(fn, {"x": x})
-    assert (p.ops, p.nodes, p.saved_tensors) == (4, 4, 2)
+    assert (p.ops, p.nodes, p.saved_tensors, p.storages) == (4, 4, 2, 2)
     assert p.counted == p.measured == 2 * x.nbytes
     assert p.bands == {"exp.y": x.nbytes, "tanh.y": x.nbytes}
     slack = 64 * 1024 + p.peak_bytes // 100

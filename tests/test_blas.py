@@ -250,6 +250,15 @@ def test_the_workspace_is_set_after_each_change_of_stream():
     assert blas.workspace_bytes == 2 * module.WORKSPACE  # one a stream, kept
     assert calls(1, 16) == "cmswg"
     assert calls(0, 16) == "g"
+    for stream in range(100, 99 + module.STREAMS):
+        calls(0, stream)
+    first, kept = list(blas._workspaces[0]), dict(blas._workspaces[0])
+    assert first[0] == 16 and len(first) == module.STREAMS  # 32 was longest without
+    assert calls(0, 16) == "swg" and blas._workspaces[0][16] is kept[16]
+    assert (
+        blas.workspace_bytes == (module.STREAMS + 1) * module.WORKSPACE
+    )  # of both devices
+    assert calls(1, 16) == "g"  # the other device's is still there
     blas.free()
     assert stub_blas.journal() == "dd"
     assert blas.workspace_bytes == 0
@@ -357,7 +366,7 @@ def test_the_library_is_found_through_pathfinder(monkeypatch):
         raise RuntimeError(f"no {name}")
 
     fake.load_nvidia_dynamic_lib = missing
-    with pytest.raises(KernelError, match=r"no cublas\).*cupy-cuda12x\[ctk\]"):
+    with pytest.raises(KernelError, match=r"no cublas\).*cuda-toolkit\[cublas"):
         Blas(np).matmul(np.eye(2), np.eye(2))
     monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
     with pytest.raises(KernelError, match="cuBLAS was not found"):

@@ -208,12 +208,12 @@ def test_a_chosen_node_tells_what_it_keeps_and_why(visit, file, report):
     forward = lengths(report.traces["rows"])[0]
     storages = {s["id"]: s for s in found["graph"]["storages"]}
     slide(page, forward)
-    for number, node in enumerate(found["graph"]["nodes"], 1):
+    for node in found["graph"]["nodes"]:
         row = card(page, "composed").locator(f'[data-node="{node["id"]}"]')
         row.dispatch_event("click")
         details = page.locator("#details")
         words = details.inner_text()
-        assert words.startswith(f"{node['op']} #{number} composed")
+        assert words.startswith(f"{node['op']} {node['id']} composed")
         assert details.locator(".formula").text_content() == node["formula"]
         assert node["place"] in words
         assert " ".join(node["source"].split()) in " ".join(words.split())
@@ -227,7 +227,7 @@ def test_a_chosen_node_tells_what_it_keeps_and_why(visit, file, report):
             if s["storage"]:
                 assert f"{storages[s['storage']]['nbytes']:,} B" in text
                 parameter = storages[s["storage"]]["parameter"]
-                why = "not counted" if parameter else f"{node['op']} #{number} keeps it"
+                why = "not counted" if parameter else f"{node['op']} {node['id']} keeps it"
                 assert why in text
         assert f"node={node['id']}+composed" in page.url
         row.dispatch_event("click")
@@ -252,8 +252,7 @@ def test_an_array_says_when_it_is_made_and_when_it_is_freed(visit, file, report)
     assert "not made yet" in words(born)
     here = words(gone)
     assert "alive, for " in here
-    number = [n["id"] for n in found["graph"]["nodes"]].index(first) + 1
-    assert f"#{number} keeps it as {two['holders'][0]['label']}" in here
+    assert f"{first} keeps it as {two['holders'][0]['label']}" in here
     assert last != first
     assert "freed after the vjp of" in words(gone + 1)
 
@@ -326,14 +325,18 @@ def test_the_tables_show_the_numbers_of_the_json(visit, file, report, scene):
     rows = report.to_json()[scene]
     sizes = page.locator(f'#table [data-scene="{scene}"] table').nth(0)
     assert sizes.is_visible()
+    heights = page.locator(f'#table [data-scene="{scene}"] table').nth(1)
     lines = sizes.locator("tbody tr")
     assert lines.count() == len(rows)
     for i, r in enumerate(rows):
         cells = lines.nth(i).locator("td").all_inner_texts()
         saved = r["saved_bytes"]
         assert [int(c.replace(",", "")) for c in cells] == [
-            r["ops"], r["nodes"], r["saved_tensors"],
+            r["ops"], r["nodes"], r["saved_tensors"], r["storages"],
             saved["predicted"], saved["counted"], saved["measured"],
+        ]  # fmt: skip
+        cells = heights.locator("tbody tr").nth(i).locator("td").all_inner_texts()
+        assert [int(c.replace(",", "")) for c in cells] == [
             r["peak_bytes"], r["transient_bytes"], r["workspace_bytes"],
             r["no_grad_peak_bytes"],
         ]  # fmt: skip
@@ -373,7 +376,7 @@ def test_hidden_variants_and_scenes_are_in_the_address(visit, file, report):
     assert card(page, "primitive").is_hidden()
     longest = len(report.traces["rows"]["composed"]["events"])
     assert page.locator("#step").get_attribute("max") == str(longest)
-    page.locator('input[name="scene"][value="model"]').check()
+    page.locator('[data-choose="model"]').click()
     assert card(page, "composed", "model").is_visible()
     assert card(page, "composed").is_hidden()
     again = visit(page.url)
@@ -418,7 +421,7 @@ def test_text_stands_out_from_its_ground(visit, file, scheme, mode, least):
     page = visit(
         f"{file}#step=20{'&projector=glance' if mode else ''}", color_scheme=scheme
     )
-    for _ in range(7 if mode else 1):
+    for _ in range(20 if mode else 1):
         found = page.evaluate(CONTRASTS)
         assert len(found) > 10
         low = [entry for entry in found if entry[0] < least]
@@ -437,13 +440,95 @@ def test_projector_mode_shows_one_panel_in_large_type(visit, file):
     page.keyboard.press("p")
     assert page.evaluate(SIZE) >= 1.25 * small
     assert page.evaluate(PANELS) == ["glance"]
-    page.keyboard.press("PageDown")
+    page.locator('nav a[href="#walk"]').click()
     assert page.evaluate(PANELS) == ["walk"]
     assert "projector=walk" in page.url
     assert visit(page.url).evaluate(PANELS) == ["walk"]
     page.keyboard.press("PageUp")
+    assert page.evaluate(PANELS) == ["glance"]
     page.keyboard.press("P")
     assert len(page.evaluate(PANELS)) == 7
+
+
+ANSWERS = """[...document.querySelectorAll('.answer h3')]
+    .filter(e => e.checkVisibility()).map(e => e.textContent)"""
+
+
+def test_a_projector_shows_every_question_by_itself(visit, file):
+    page = visit(file)
+    questions = page.evaluate(ANSWERS)
+    assert len(questions) == 6
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.keyboard.press("p")
+    seen = []
+    for _ in range(40):
+        if page.evaluate(PANELS) != ["glance"]:
+            break
+        (here,) = page.evaluate(ANSWERS)
+        seen.append(here)
+        last = page.url
+        page.keyboard.press("PageDown")
+    assert list(dict.fromkeys(seen)) == questions
+    assert page.evaluate(PANELS) == ["walk"]
+    assert visit(last).evaluate(ANSWERS) == questions[-1:]
+    page.keyboard.press("PageUp")
+    assert page.evaluate(ANSWERS) == questions[-1:]
+
+
+def test_arrows_step_after_the_scene_was_chosen(visit, file):
+    page = visit(file)
+    page.locator('[data-choose="model"]').click()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#step").input_value() == "1"
+    assert page.locator('[data-choose="model"]').get_attribute("aria-pressed") == "true"
+
+
+FITS = """() => {
+    const card = document.querySelector('#walk [data-scene=rows] .card');
+    card.scrollIntoView();
+    const box = e => e.getBoundingClientRect();
+    const pane = box(card.querySelector(".scroll"));
+    const row = box(card.querySelector(".now .hit"));
+    const tools = box(document.querySelector('.tools'));
+    return [tools.top >= 0, tools.bottom <= box(card.querySelector('.bands')).top + 1,
+        row.top >= pane.top - 1, row.bottom <= pane.bottom + 1, pane.bottom <= innerHeight];
+}"""
+
+
+@pytest.mark.parametrize("step", [3, 12, 20, 30])
+def test_slider_chart_and_the_row_of_now_are_on_one_screen(visit, file, step):
+    page = visit(f"{file}#step={step}", reduced_motion="reduce")
+    assert page.evaluate(FITS) == [True] * 5
+
+
+def test_the_way_to_a_peak(visit, file, report):
+    page = visit(file)
+    page.locator('#details [data-peak="fused keep1"]').click()
+    found = report.traces["rows"]["fused keep1"]
+    words = card(page, "fused keep1").locator('[data-now="event"]').inner_text()
+    assert words.endswith(f"fused_helix {found['graph']['nodes'][0]['id']}")
+    assert words.startswith("backward")
+
+
+CUT = """() => [...document.querySelectorAll('.wide')]
+    .filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
+    .map(e => e.getAttribute('aria-label'))"""
+
+
+@pytest.mark.parametrize("mode", ["", "&projector=table"])
+def test_no_table_is_cut_at_a_laptops_width(visit, file, mode):
+    assert visit(f"{file}#step=9{mode}").evaluate(CUT) == []
+
+
+def test_long_graphs_are_printed_in_pieces(visit, file):
+    page = visit(file)
+    page.emulate_media(media="print")
+    tall = card(page, "primitive")
+    assert not tall.locator("svg.lanes").is_visible()
+    assert tall.locator("svg.paper").count() > 1
+    assert all(piece.is_visible() for piece in tall.locator("svg.paper").all())
+    page.emulate_media(media="screen")
+    assert not tall.locator("svg.paper").first.is_visible()
 
 
 OVERFLOWS = """() => {
@@ -539,7 +624,7 @@ def test_names_of_users_do_no_harm(visit, tmp_path):
     fns = {name: lambda **k: th.apply(Nasty, k[NASTY]) for name in names}
     th.compare(fns, {NASTY: x}, repeats=1, out=tmp_path)
     page = visit((tmp_path / "report.html").as_uri() + "#step=1")
-    assert page.locator("#details h3").inner_text() == f"{NASTY} #1 {NASTY}"
+    assert page.locator("#details h3").inner_text() == f"{NASTY} n0 {NASTY}"
     assert page.locator("#details .formula").text_content() == Nasty.__doc__
     scene = page.locator('#glance [data-scene="rows"]')
     scene.locator('[data-pair="a"]').select_option("__proto__")

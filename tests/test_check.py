@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -260,7 +261,7 @@ def test_a_good_file(rows_of):
         (
             [("return th.apply(Fused, x, w)", "return th.apply(Fused, x, w).data")],
             {"gradcheck"},
-            ["none of the 0 float Tensors"],
+            ["fused returned ndarray without a Tensor of floats"],
         ),
     ],
 )  # fmt: skip
@@ -347,6 +348,14 @@ SIXTY = {
 if sys.platform != "win32":
     killed = "\nimport os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
     SIXTY["l_crashes.py"] = (GOOD + killed, "error", "killed by SIGSEGV")
+    nameless = GOOD + "\nimport os\nos.kill(os.getpid(), 40)\n"
+    SIXTY["m_nameless.py"] = (nameless, "error", "killed by signal 40")
+    SIXTY["n_forks.py"] = (GOOD + "\nimport os\nos.fork()\n", "ok", None)
+    SIXTY["o_nothing.py"] = (
+        GOOD.replace("return (x @ w).tanh()", "(x @ w).tanh()"),
+        "failed",
+        "composed returned None.",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -379,8 +388,60 @@ def test_none_of_many_files_stops_the_others(handed_in):
         "targets": len(SIXTY),
         **{verdict: verdicts.count(verdict) for verdict in set(verdicts)},
     }
-    assert f"{len(SIXTY)} targets: 3 ok, " in result.stdout
+    assert f"{len(SIXTY)} targets: {verdicts.count('ok')} ok, " in result.stdout
+    for name in {"n_forks.py", "o_nothing.py"} & SIXTY.keys():
+        rows = [r for r in report["rows"] if r["target"] == name]
+        assert [r["name"] for r in rows] == ["composed", "fused"], "a row each"
+        assert sum(len(r["findings"]) for r in rows) <= 1, "and it is said once"
     assert report["config"]["timeout"] == 8
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no process groups")
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_a_file_started_ends_with_it(ends, tmp_path):
+    started = (
+        "import pathlib, subprocess, sys, time\n"
+        "code = 'import time; time.sleep(60)'\n"
+        "pid = subprocess.Popen([sys.executable, '-c', code]).pid\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(pid))\n"
+    )
+    file = tmp_path / "starts.py"
+    file.write_text(started + (GOOD if ends else "time.sleep(60)\n"))
+    rows = list(submissions.check_targets([str(file)], timeout=60 if ends else 5))
+    assert [row.verdict for row in rows] == (["ok", "ok"] if ends else ["error"])
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(100):  # whoever adopts it has to notice
+        state = Path(f"/proc/{pid}/stat")
+        try:
+            os.kill(pid, 0)
+            if state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z":
+                break
+        except ProcessLookupError:
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail(f"process {pid} lives on")
+
+
+def test_helix_takes_no_settings(tmp_path):
+    for extra in (["--set", "N=4"], ["--variant", "zzz"], ["--inputs", "other"]):
+        result = run("helix", *extra, cwd=tmp_path)
+        assert result.returncode == 2 and "helix takes no --set" in result.stderr
+        assert not result.stdout
+
+
+def test_bytes_that_something_outside_holds():
+    held = []
+
+    def fn(x):
+        held.append(x.exp())
+        return held[-1]
+
+    x = th.tensor([1.0, 2.0], dtype="float64", requires_grad=True)
+    row = check.check(samples.Sample("fn", fn, ("x",), (x,), second=None))
+    assert row.saved_bytes["counted"] > row.saved_bytes["measured"]
+    assert "something outside still holds the graph" in "".join(row.findings)
+    assert "kept outside it" not in "".join(row.findings)
 
 
 def test_what_was_found_before_time_ran_out_is_kept(handed_in):

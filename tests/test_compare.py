@@ -295,7 +295,8 @@ def test_json_and_pictures(two, tmp_path):
     assert data["reference"] == "by_ops"
     fields = set(data["rows"][0])
     assert fields >= {
-        "variant", "mode", "policy", "ops", "nodes", "saved_tensors", "saved_bytes",
+        "variant", "mode", "policy", "ops", "nodes", "saved_tensors", "storages",
+        "saved_bytes",
         "peak_bytes", "peak_at", "transient_bytes", "workspace_bytes", "no_grad_peak_bytes",
         "fwd_ms", "bwd_ms", "step_ms", "loss", "max_rel_grad_diff", "grads",
     }  # fmt: skip

@@ -606,3 +606,199 @@ REFUSED = [
 def test_refused(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+# --- one axis
+
+
+ONE_AXIS = {
+    "cumsum": lambda x, axis: th.cumsum(x, axis),
+    "cumprod": lambda x, axis: th.cumprod(x, axis),
+    "softmax": lambda x, axis: th.softmax(x, axis),
+    "log_softmax": lambda x, axis: th.log_softmax(x, axis),
+    "sort": lambda x, axis: th.sort(x, axis),
+    "topk": lambda x, axis: th.topk(x, 1, axis),
+    "gather": lambda x, axis: th.gather(x, np.zeros(x.shape, int), axis),
+    "scatter_add": lambda x, axis: th.scatter_add(x, np.zeros(x.shape, int), x, axis),
+    "take": lambda x, axis: th.take(x, [0], axis),
+    "swapaxes": lambda x, axis: th.swapaxes(x, axis, 0),
+    "unsqueeze": lambda x, axis: th.unsqueeze(x, axis),
+    "cat": lambda x, axis: th.cat([x, x], axis),
+    "stack": lambda x, axis: th.stack([x, x], axis),
+    "split": lambda x, axis: th.split(x, 1, axis),
+    "chunk": lambda x, axis: th.chunk(x, 1, axis),
+}
+FLATTENS = ("cumsum", "cumprod", "take")  # for None
+
+
+@pytest.mark.parametrize("name", ONE_AXIS)
+@pytest.mark.parametrize("axis", [None, (1, 0), (0,), [0], 0.5, True, "a"])
+@pytest.mark.parametrize("shape", [(2,), (2, 2)])
+def test_one_axis_is_one_int(name, axis, shape):
+    x = th.ones(shape)
+    if axis is None and name in FLATTENS:
+        ONE_AXIS[name](x, axis)
+        return
+    with pytest.raises(DTypeError, match=f"^{name} got axis=.* It takes one axis, an int"):
+        ONE_AXIS[name](x, axis)
+
+
+# --- ints that do not fit
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda u: u + 300,
+        lambda u: 300 - u,
+        lambda u: u * -1,
+        lambda u: u + np.int64(300),
+        lambda u: th.maximum(u, 300),
+        lambda u: th.masked_fill(u, np.array([True]), 300),
+        lambda u: th.where(np.array([True]), -1, u),
+        lambda u: th.where(np.array([True]), u, np.int64(-1)),
+        lambda u: th.clip(u, low=300),
+        lambda u: th.clip(u, high=np.int64(-1)),
+        lambda u: th.pad(u, 1, 300),
+        lambda u: th.full((1,), 300, dtype="uint8"),
+        lambda u: th.tensor([300], dtype="uint8"),
+        lambda u: th.Tensor(-1, dtype="uint8"),
+        lambda u: th.arange(300, 302, dtype="uint8"),
+    ],
+)
+def test_an_int_that_the_dtype_cannot_hold(fn):
+    u = th.tensor(np.array([7], np.uint8))
+    with pytest.raises(DTypeError, match=r"uint8"):
+        fn(u)
+    assert u.tolist() == [7]
+
+
+def test_ints_that_fit_keep_the_dtype():
+    u = th.tensor(np.array([7], np.uint8))
+    for y in (u + 248, th.where(np.array([True]), 255, u), th.clip(u, 0, 255)):
+        assert y.dtype == np.uint8
+    assert (u < 300).tolist() == [True] and (u == -1).tolist() == [False]
+    assert (th.tensor([True]) + 300).tolist() == [301]
+    assert th.where(np.array([True]), 300, th.tensor([True])).tolist() == [300]
+    with pytest.raises(DTypeError, match="mul got a number"):
+        th.ones(1) * 10**400
+
+
+# --- what arguments are refused, and by whom
+
+
+@pytest.mark.parametrize(
+    ("fn", "error", "match"),
+    [
+        (lambda x: th.topk(x, 1.5), DTypeError, r"topk got k=1\.5. Give an int"),
+        (lambda x: th.tril(x, 1.5), DTypeError, r"tril got k=1\.5"),
+        (lambda x: th.triu(x, None), DTypeError, "triu got k=None"),
+        (lambda x: th.one_hot([1], "a"), DTypeError, "one_hot got classes='a'"),
+        (lambda x: th.one_hot([1], np.ones(2)), DTypeError, "one_hot got classes"),
+        (lambda x: th.one_hot([], -1), ShapeError, "one_hot got classes=-1"),
+        (lambda x: th.one_hot([1], 2, "foo"), DTypeError, "'foo', which is no dtype"),
+        (lambda x: th.dropout(x, "a"), DTypeError, "dropout takes a number as p; got str"),
+        (lambda x: th.dropout(x, generator=3), DTypeError, "Generator as generator; got"),
+        (
+            lambda x: th.cross_entropy(x, [0, 0], label_smoothing="a"),
+            DTypeError,
+            "number as label_smoothing; got str",
+        ),
+        (
+            lambda x: th.cross_entropy(x, [0, 0], ignore_index="a"),
+            DTypeError,
+            "cross_entropy got ignore_index='a'",
+        ),
+        (lambda x: th.var(x, ddof="a"), DTypeError, "var got ddof='a'"),
+        (lambda x: th.std(x, ddof=0.5), DTypeError, "std got ddof=0.5"),
+        (lambda x: th.einsum(1, x), DTypeError, "einsum takes a spec .* got 1"),
+        (lambda x: th.pad(x, 1, None), DTypeError, "pad takes a number as value; got None"),
+        (lambda x: th.pad(x, 1, th.ones(1)), DTypeError, "as value; got Tensor"),
+        (lambda x: th.split(x, 1.5), DTypeError, "split got sizes=1.5"),
+        (lambda x: th.split(x, [1.5, 0.5]), DTypeError, "split got a size=1.5"),
+        (lambda x: -(x > 0), DTypeError, "neg of bools"),
+        (lambda x: th.sign(x > 0), DTypeError, "sign of bools"),
+        (lambda x: th.sum(None), DTypeError, "sum takes Tensors, arrays and lists"),
+        (lambda x: th.sum("a"), DTypeError, "sum takes Tensors, arrays and lists"),
+        (lambda x: th.sort([[1.0], 2.0]), ShapeError, "no array can be made"),
+    ],
+)
+def test_bad_arguments_of_ops(fn, error, match):
+    with pytest.raises(error, match=match):
+        fn(th.ones((2, 3)))
+
+
+TAKE_LISTS = [
+    "sum", "mean", "prod", "max", "min", "var", "std", "norm", "logsumexp", "argmax",
+    "cumsum", "cumprod", "softmax", "squeeze", "flip", "transpose",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAKE_LISTS)
+def test_lists_are_taken_as_arrays(name):
+    given = [3.0, 1.0, 2.0]
+    want = getattr(th, name)(np.array(given, np.float32))
+    got = getattr(th, name)(given)
+    assert type(got) is type(want) and got.dtype == want.dtype
+    assert np.array_equal(got, want)
+
+
+def test_pad_promotes_as_where_does():
+    x = th.tensor([1])
+    y = th.pad(x, 1, 0.5)
+    assert y.dtype == np.float32 and y.tolist() == [0.5, 1, 0.5]
+    assert np.isnan(th.pad(x, 1, math.nan).data[[0, 2]]).all()
+    assert th.pad(x, 1, np.float64(2)).tolist() == [2, 1, 2]
+    assert th.pad(x, 1, 2).dtype == np.int64
+
+
+def test_pad_of_no_axes_is_a_copy():
+    x = leaf(3.0)
+    y = th.pad(x, 1)
+    assert y.tolist() == 3 and not np.shares_memory(y.data, x.data)
+    assert th.grad(y, x)[0].tolist() == 1
+
+
+def test_no_classes_and_no_counted_row():
+    logits = leaf(np.zeros((2, 0)))
+    for reduction in ("sum", "none"):
+        y = th.cross_entropy(
+            logits, [-1, -1], ignore_index=-1, reduction=reduction, label_smoothing=0.0
+        )
+        assert y.data.sum() == 0
+        (g,) = th.grad(y.sum(), logits)
+        assert g.shape == (2, 0)
+
+
+def test_a_power_of_zero_is_flat_at_infinity_too():
+    x = leaf([math.inf, -math.inf, math.nan, 0.0])
+    for power in (0, 0.0, th.zeros(4, dtype="float64")):
+        assert th.grad((x**power).sum(), x)[0].tolist() == [0, 0, 0, 0]
+
+
+def test_sums_of_ints_are_of_64_bits():
+    for dtype, want in (
+        (np.uint8, np.uint64),
+        (np.uint64, np.uint64),
+        (np.int8, np.int64),
+        (bool, np.int64),
+    ):
+        x = th.ones(3, dtype=dtype)
+        for fn in (th.sum, th.prod, th.cumsum, th.cumprod):
+            assert fn(x).dtype == want
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 2), (2, 0)])
+def test_second_derivatives_of_nothing(shape):
+    x = leaf(np.ones(shape))
+    for axis in range(len(shape)):
+        (g,) = th.grad(th.cumprod(x, axis).sum(), x, create_graph=True)
+        assert th.grad(g.sum(), x)[0].shape == shape
+
+
+def test_second_derivatives_of_a_scan_without_width():
+    a, b, h0 = leaf(np.ones((2, 3, 0))), leaf(np.ones((2, 3, 0))), leaf(np.ones((2, 0)))
+    h, last = th.gated_scan(a, b, h0)
+    found = th.grad([h.sum(), last.sum()], [a, b, h0], create_graph=True)
+    again = th.grad([g.sum() for g in found], [a, h0], allow_unused=True)
+    assert again[0].shape == (2, 3, 0)

@@ -19,7 +19,7 @@ from standin import MemoryHook, standin
 import tinygrad_helix as th
 from tinygrad_helix import memory
 from tinygrad_helix.backend import get_backend
-from tinygrad_helix.cuda import host, pointwise
+from tinygrad_helix.cuda import host, pointwise, sizes
 from tinygrad_helix.cuda.helix import CudaHelix
 from tinygrad_helix.cuda.host import thread_order
 from tinygrad_helix.fused import FusedHelix, Keep
@@ -187,7 +187,7 @@ def test_ragged_shapes_agree_with_numpy(double, shape, dtype):
 def test_both_ways_through_time(double, policy, many, monkeypatch):
     """One thread a channel, and time in chunks: the same values."""
     monkeypatch.setattr(pointwise, "_MANY", many)
-    monkeypatch.setattr(pointwise, "_SHORTEST", 16)
+    monkeypatch.setattr(sizes, "SHORTEST", 16)
     B, T, D = 2, 77, 5
     arrays = random_arrays(B, T, D, h0=True)
     rng = np.random.default_rng(1)
@@ -204,15 +204,48 @@ def test_both_ways_through_time(double, policy, many, monkeypatch):
             assert error(got[2][n], due[2][n]) <= 1e-12, n
 
 
+@pytest.mark.parametrize("policy", ["keep9", "keep6", "keep1"])
+@pytest.mark.parametrize("many", [0, 10**9])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.host
+def test_a_reset_drops_whatever_came_before(double, value, many, policy, monkeypatch):
+    """NaN and infinity end at a reset, as in the composed block, both ways through time."""
+    monkeypatch.setattr(pointwise, "_MANY", many)
+    monkeypatch.setattr(sizes, "SHORTEST", 16)
+    B, T, D = 2, 77, 5
+    arrays = random_arrays(B, T, D, h0=True)
+    arrays["h0"][0] = value
+    arrays["x"][1, 2, 1] = np.nan
+    reset = np.zeros((B, T), bool)
+    reset[0, 0] = reset[1, 5] = reset[1, 40] = True
+    dy = np.random.default_rng(1).standard_normal((B, T, D))
+    dh_T = dy[:, 0].copy()
+    dy[0, 50] = value  # and backward, to steps before the reset at 45
+    reset[0, 45] = True
+    with np.errstate(invalid="ignore", over="ignore"):
+        due = both(arrays, dy, dh_T, reset=reset, device="cpu", mode="composed")
+        got = both(arrays, dy, dh_T, reset=reset, policy=policy)
+    assert np.isfinite(due[0][0]).all() and np.isfinite(due[0][1, 5:]).all()
+    assert np.isfinite(due[2]["x"][0, :45]).all() and np.isfinite(due[2]["h0"][0]).all()
+    for a, b in [
+        (got[0], due[0]),
+        (got[1], due[1]),
+        *((got[2][n], due[2][n]) for n in due[2]),
+    ]:
+        np.testing.assert_array_equal(np.isfinite(a), np.isfinite(b))
+        finite = np.isfinite(b)
+        assert error(a[finite], b[finite]) <= 1e-11
+
+
 def test_the_cut_of_time():
     for channels, T in itertools.product(
         (1, 100, 4096, 49151, 49152, 10**6), (1, 127, 128, 65536)
     ):
-        count, length = pointwise.chunks(channels, T)
+        count, length = sizes.chunks(channels, T, pointwise._MANY)
         assert (count - 1) * length < T <= count * length
         assert count == 1 or (length >= 64 and length % 8 == 0 and channels < 49152)
-    assert pointwise.chunks(256, 65536) == (512, 128)
-    assert pointwise.chunks(4096, 512) == (8, 64)
+    assert sizes.chunks(256, 65536, pointwise._MANY) == (512, 128)
+    assert sizes.chunks(4096, 512, pointwise._MANY) == (8, 64)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -258,6 +291,36 @@ def test_16_bit_arrays_with_float32_inside(double, dtype, policy):
     for n, g in zip(NAMES, grads, strict=False):
         assert g.dtype == dtype
         assert error(g.get().astype("float64"), due[n]) <= 6e-2, n
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)], ids=str
+)
+@pytest.mark.host
+def test_what_is_made_again_from_a_kept_16_bit_array_has_the_same_bits(double, dtype):
+    """Forward a value is used as it is stored, so that the backward pass, which reads what
+    is stored, makes the very same of it."""
+    B, T, D = 2, 40, 6
+    rng = np.random.default_rng(8)
+
+    def values(*shape):
+        return double.asarray(rng.standard_normal(shape).astype(dtype))
+
+    def bits(array):
+        return array.get().tobytes()
+
+    work = pointwise.Kernels(double, (B, T, D), dtype)
+    pre, bias, g2, eps = values(B * T, 2 * D), values(D), values(D), 1e-5
+    a, h, s2, again, s2_again = (work.new(B * T, D) for _ in range(5))
+    work.scan(pre, bias, g2, None, None, a=a, h=h, s2=s2)
+    inputs = double.xp.ascontiguousarray(pre[:, D:])
+    work.scan(inputs, None, g2, None, None, a=a, h=again, s2=s2_again)
+    assert bits(h) == bits(again) and bits(s2) == bits(s2_again)
+    z, add = values(B * T, D), values(B * T, D)
+    total, normed, again = (work.new(B * T, D) for _ in range(3))
+    work.rms(z, normed, eps, add=add, total=total)
+    work.rms(total, again, eps)
+    assert bits(normed) == bits(again)
 
 
 @pytest.mark.parametrize("T", [1, 3])
@@ -572,9 +635,9 @@ sys.path.insert(0, "tests")
 import numpy as np
 from host_device import host_device
 from test_cuda_helix import both, error, mask, random_arrays
-from tinygrad_helix.cuda import host, pointwise
+from tinygrad_helix.cuda import host, pointwise, sizes
 from tinygrad_helix.cuda.host import thread_order
-pointwise._SHORTEST = 16
+sizes.SHORTEST = 16
 with host_device():
     for B, T, D, many, order in [(2, 37, 5, 10**9, 2), (3, 5, 33, 0, 0)]:
         pointwise._MANY = many

@@ -303,6 +303,15 @@ def test_the_meter_counts_requested_and_given_bytes(xp):
     assert not meter.is_tracing()
 
 
+def test_the_meter_counts_no_allocation_that_failed():
+    """CuPy's pool tells its hooks of those too, with the null pointer."""
+    with standin() as backend:
+        meter = backend.meter
+        with meter.tracing():
+            meter._hook.malloc_postprocess(mem_ptr=0, size=1 << 40, mem_size=1 << 40)
+            assert meter.live_and_peak() == (0, 0) and meter.pool_bytes() == 0
+
+
 def test_record_carries_device_bytes(xp):
     x = on_cuda(np.ones(64), requires_grad=True)
     meter = get_backend("cuda").meter
@@ -410,6 +419,15 @@ INSUFFICIENT = (
             "sys.meta_path.insert(0, Broken())",
             "CuPy is installed, but fails with ImportError: libcuda.so.1 is missing. "
             'Tensors stay on "cpu".',
+        ),
+        (
+            "import sys\nclass Broken:\n    def find_spec(self, name, *rest):\n"
+            "        if name == 'cupy':\n"
+            "            raise ModuleNotFoundError('No module named fastrlock',\n"
+            "                                      name='fastrlock')\n"
+            "sys.meta_path.insert(0, Broken())",
+            "CuPy is installed, but fails with ModuleNotFoundError: No module named "
+            'fastrlock. Tensors stay on "cpu".',
         ),
     ],
 )

@@ -1,11 +1,13 @@
 """Drawings: DOT, SVG, text, notebooks, the difference view and the command."""
 
+import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import unicodedata
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -31,6 +33,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 needs_dot = pytest.mark.skipif(
     shutil.which("dot") is None, reason="Graphviz' program dot is not on the PATH"
 )
+
+
+@pytest.fixture(autouse=True)
+def a_tape_from_its_beginning(monkeypatch):
+    # Lines are cut at 80 columns, so that their words depend on how long the numbers are.
+    monkeypatch.setattr(th.tape, "_count", itertools.count().__next__)
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +142,8 @@ def test_kinds_are_told_apart_without_colour():
 # --- text
 
 
-def test_text_of_a_small_graph_word_by_word():
+def test_text_of_a_small_graph_word_by_word(monkeypatch):
+    monkeypatch.setattr("tinygrad_helix.tape._count", itertools.count(10).__next__)
     x = th.tensor(np.ones((2, 3)), requires_grad=True)
     w = th.nn.Parameter(np.ones((3, 3)))
     a = x.exp()
@@ -177,6 +186,26 @@ def test_text_is_80_columns_wide(mode, ascii_only):
         assert text.isascii() == ascii_only
         coloured = picture.text(ascii_only=ascii_only, colour=True)
         assert re.sub(r"\x1b\[\d+m", "", coloured) == text
+
+
+def test_wide_letters_take_two_columns_and_accents_none():
+    x = th.ones(2, 3, requires_grad=True)
+    w = th.ones(3, 3, requires_grad=True)
+    wide, narrow = "重み行列" * 9, "e\u0301" * 30
+    y = ((x.exp() @ w) * x[:, :1]).sum()
+    lines = str(th.draw(y, {wide: w, narrow: x, "損失": y}, title="図" * 60)).splitlines()
+
+    def columns(text):
+        return sum(
+            0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF")
+            for c in text
+        )
+
+    assert columns(lines[0]) in (79, 80)
+    assert max(map(columns, lines)) <= 80
+    made = [line for line in lines if " = " in line and "2×3" in line]
+    assert len(made) > 1
+    assert len({columns(line[: line.index("2×3")]) for line in made}) == 1
 
 
 def test_ascii_where_stdout_cannot_show_more(monkeypatch):
@@ -271,9 +300,12 @@ def test_O63_a_deep_graph_without_dot_is_drawn_and_the_message_names_dot(
         BackendUnavailableError, match="program dot, which is not on the PATH"
     ):
         drawing.svg()
+    notes = tmp_path / "deep.txt"
+    notes.write_text("mine")
     with pytest.warns(UserWarning) as said:
         paths = drawing.save(tmp_path / "deep.svg")
-    assert [p.name for p in paths] == ["deep.gv", "deep.txt"]
+    assert notes.read_text() == "mine"
+    assert [p.name for p in paths] == ["deep.svg.gv", "deep.svg.txt"]
     assert all(p.stat().st_size for p in paths)
     [line] = [str(w.message) for w in said if "Install Graphviz" in str(w.message)]
     assert "apt install graphviz" in line
@@ -390,6 +422,16 @@ def test_a_notebook_picture_is_small(no_renderer):
     assert "HelixBlock × 12" in html
     assert "more" not in html
     assert "1,000 nodes in 1 box" in deep(1000)._repr_html_()
+
+
+def test_a_notebook_is_told_of_a_large_graph_how_to_draw_it(monkeypatch):
+    y = deep(2001)
+    monkeypatch.setattr(notebook, "draw", None)  # it is not even read
+    html = y._repr_html_()
+    assert html.startswith(f"<pre>{y!r}</pre>")
+    assert "2,001 nodes" in html and "tinygrad_helix.draw(y, depth=0)" in html
+    assert y._repr_svg_() is None
+    assert "2,001 nodes" in th.draw(y, depth=0).text()
 
 
 def test_a_repr_never_raises(monkeypatch):
@@ -552,9 +594,31 @@ def test_graph_writes_pictures(graph, tmp_path):
     assert (tmp_path / "f.gv").read_text(encoding="utf-8").startswith("digraph")
 
 
+@pytest.mark.parametrize(
+    ("args", "name"),
+    [
+        (["--out", "my.v2.name", "--format", "dot"], "my.v2.name.gv"),
+        (["--out", "my.name", "--format", "text"], "my.name.txt"),
+        (["--out", "a.dot", "--format", "dot"], "a.dot"),
+        (["--out", "a.svg", "--format", "dot"], "a.gv"),
+        (["--out", "name"], "name.txt"),
+    ],
+)
+def test_graph_leaves_the_name_of_a_file_as_it_is(args, name, graph, tmp_path):
+    assert graph(*SMALL, *args).out == f"wrote {name}\n"
+    assert (tmp_path / name).stat().st_size
+
+
+def test_graph_to_stdout_by_name(graph, tmp_path):
+    named, plain = (graph(*SMALL, *to).out for to in (["--out", "-"], []))
+    assert re.sub(r"n\d+|\s+", " ", named) == re.sub(r"n\d+|\s+", " ", plain) != ""
+    assert graph(*SMALL, "--format", "dot", "--out", "-").out.startswith("digraph")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_graph_without_a_renderer_writes_text_and_says_what_to_install(graph, no_renderer):
     result = graph(*SMALL, "--out", "p.svg")
-    assert result.out == "wrote p.gv\nwrote p.txt\n"
+    assert result.out == "wrote p.svg.gv\nwrote p.svg.txt\n"
     assert "Install Graphviz" in result.err
     assert result.err.count("\n") == 1
 
@@ -581,13 +645,14 @@ def test_graph_of_a_target_of_ones_own(graph, tmp_path):
     ("args", "match"),
     [
         (["--out", "missing/x.svg"], "the folder 'missing' does not exist"),
-        (["--out", "x.jpg"], "its ending says as what"),
+        (["--out", "x.jpg"], "the ending names the format"),
+        (["--out", "-", "--format", "pdf"], "--out - is stdout, and PDF is no text"),
         (["--difference", "composed", "composed"], "these are the same"),
         (["--difference", "composed", "keep5"], "keep5"),
         (["--difference", "composed", "fused", "--mode", "fused"], "--mode does not go"),
         (["--difference", "composed", "fused", "--depth", "1"], "--depth does not go"),
         (["--mode", "composed", "--policy", "keep4"], "policy"),
-        (["nothing.py", "--layers", "2"], "--layers is of the target helix"),
+        (["nothing.py", "--layers", "2"], "--layers applies only to the target helix"),
     ],
 )
 def test_graph_says_in_one_line_what_is_wrong(args, match, graph, tmp_path):

@@ -3,9 +3,12 @@
 import gc
 import json
 import weakref
+from random import Random
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tinygrad_helix as th
 from tinygrad_helix.errors import DTypeError, GraphError, HelixError
@@ -13,6 +16,7 @@ from tinygrad_helix.nn import Module, Parameter
 from tinygrad_helix.viz.collapse import collapse
 from tinygrad_helix.viz.fit import fit, tail
 from tinygrad_helix.viz.reader import read
+from tinygrad_helix.viz.text import text_drawing
 
 
 def language_model(layers=3, mode="composed", dim=8):
@@ -125,10 +129,42 @@ class Twice(Module):
 
 
 def test_every_call_is_a_cluster_of_its_own_and_strangers_have_their_class():
-    y = Twice(th.nn.RMSNorm(3))(th.ones(2, 3))
+    model = Twice(th.nn.RMSNorm(3))
+    y = model(th.ones(2, 3))
     clusters = read(y).graph.clusters
     assert [c.path for c in clusters] == ["", "inner", "inner", "RMSNorm"]
     assert len({c.id for c in clusters}) == 4
+    del model  # what is gone has no names
+    assert {c.path for c in read(y).graph.clusters} == {"", "RMSNorm"}
+
+
+def test_names_of_calls_cost_the_forward_pass_nothing(monkeypatch):
+    class Inner(Module):
+        def __init__(self):
+            self.w = Parameter(np.ones(2, np.float32))
+
+        def forward(self, x):
+            return x * self.w
+
+    class Outer(Module):
+        def __init__(self):
+            self.loop = [Inner(), 3]
+            self.loop.append(self.loop)
+
+        def forward(self, x):
+            return self.loop[0](x)
+
+    asked = []
+    walk = Module._walk
+    monkeypatch.setattr(Module, "_walk", lambda *args: asked.append(1) or walk(*args))
+    model, x = Outer(), th.ones(2)
+    with th.no_grad():
+        model(x)
+    y = model(x)
+    assert asked == []
+    assert [c.path for c in read(y).graph.clusters] == ["", "loop.0"]
+    assert [name for name, _ in model.named_parameters()] == ["loop.0.w"]
+    assert "loop.0.w" in str(th.draw(y)) and "loop.0: Inner" in repr(model)
 
 
 def test_a_call_that_raises_leaves_no_scope_behind():
@@ -199,7 +235,7 @@ def test_a_freed_graph_says_so_and_shows_what_is_left():
     assert [node.id for node in after.nodes if node.saved is None] == keeping
     assert after.saved_bytes == 0
     assert after.freed == len(keeping)
-    assert after.caption.endswith(f"a sweep has freed {len(keeping)} of them")
+    assert after.caption.endswith(f"· {len(keeping)} nodes have dropped what they saved")
     assert collapse(after, 0).freed == len(keeping)
 
 
@@ -292,6 +328,90 @@ def test_repeats_are_drawn_once():
     [block] = [c for c in opened.clusters if c.kind == "HelixBlock"]
     assert (block.path, block.times) == ("blocks.0", 12)
     assert {x.name: x.times for x in opened.leaves}["blocks.0.wo"] == 12
+
+
+class Block(Module):
+    def __init__(self):
+        self.linear = th.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.linear(x).silu()
+
+
+class Row(Module):
+    """Its children one after the other, or side by side and then added, after an op."""
+
+    def __init__(self, children, first=None, parallel=False):
+        self.children = children
+        self.first = first
+        self.parallel = parallel
+
+    def forward(self, x):
+        x = x if self.first is None else getattr(x, self.first)()
+        if self.parallel:
+            return th.cat([child(x) for child in self.children], axis=1)[:, :2]
+        for child in self.children:
+            x = child(x)
+        return x
+
+
+def goes_forward(graph):
+    order = {id: i for i, id in enumerate(ids(graph))}
+    return all(
+        order.get(e.source, -1) < order[e.target] for e in graph.edges
+    ) and text_drawing(graph)
+
+
+def test_repeats_inside_of_repeats():
+    model = Row([Row([Block(), Block()], "tanh") for _ in range(3)])
+    y = model(th.ones(2, 2, requires_grad=True))
+    drawing = th.draw(y, {"model": model}, depth=3)
+    nodes = [(n.op, n.times, n.count) for n in drawing.graph.nodes]
+    assert nodes == [("tanh", 3, 3), ("Linear", 6, 12), ("silu", 6, 6)]
+    calls = [(c.path, c.kind, c.times) for c in drawing.graph.clusters]
+    assert calls == [
+        ("", "Row", 1), ("children.0", "Row", 3), ("children.0.children.0", "Block", 6),
+    ]  # fmt: skip
+    tanh, linear, silu = ids(drawing.graph)
+    made = [(e.source, e.target) for e in drawing.graph.edges if e.source[0] != "x"]
+    assert made == [(tanh, linear), (linear, silu)]
+    assert str(drawing).count(" × 2") == 1 and str(drawing).count(" × 3") == 1
+
+
+def test_a_row_of_repeats_arrives_as_one_inside_of_repeats_too():
+    model = Row([Row([Block() for _ in range(4)], "tanh", parallel=True) for _ in range(3)])
+    graph = th.draw(model(th.ones(2, 2, requires_grad=True)), depth=2).graph
+    assert [(n.op, n.times) for n in graph.nodes] == [
+        ("tanh", 3), ("Block", 12), ("cat", 3), ("getitem", 3),
+    ]  # fmt: skip
+    tanh, blocks, cat, part = ids(graph)
+    made = [(e.source, e.target, e.times) for e in graph.edges if e.source[0] != "x"]
+    assert made == [(tanh, blocks, 1), (blocks, cat, 4), (cat, part, 1)]
+
+
+def random_row(random, deep):
+    """A Row of up to two kinds of children, each up to three times in a row."""
+    children = []
+    for _ in range(random.randint(1, 2)):
+        seed, small = random.random(), deep == 0 or random.random() < 0.4
+        children += [
+            Block() if small else random_row(Random(seed), deep - 1)
+            for _ in range(random.randint(1, 3))
+        ]
+    return Row(children, random.choice([None, "tanh"]), random.random() < 0.3)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_whatever_is_nested_values_go_forward_and_nothing_is_lost(random):
+    model = random_row(random, 3)
+    graph = read(model(th.ones(2, 2, requires_grad=True)), {"model": model}).graph
+    for depth in range(6):
+        smaller = collapse(graph, depth)
+        assert goes_forward(smaller), depth
+        assert smaller.tape_nodes == graph.tape_nodes
+        assert smaller.saved_bytes == graph.saved_bytes
+        assert all(n.count == n.times for n in smaller.nodes if n.kind == "op")
 
 
 def test_what_differs_is_not_folded():

@@ -410,6 +410,109 @@ def test_checkpoint_sees_writes_to_its_arguments():
         y.backward()
 
 
+@pytest.mark.parametrize(
+    "second", [lambda x: x.exp(), lambda x: x.cos(), lambda x: (x * x).sin()]
+)
+def test_checkpoint_of_a_function_that_saves_as_many_other_values(second):
+    x = leaf([1.0])
+    calls = []
+
+    def fn(x):
+        calls.append(1)
+        return x.sin() if len(calls) == 1 else second(x)
+
+    y = th.checkpoint(fn, x)
+    with pytest.raises(GraphError, match=r"sin\.x \(1,\) float64 the first time"):
+        y.backward()
+    assert x.grad is None
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: (x * w).exp(),
+        lambda x, w: (x + w).exp(),  # no op saves w
+        lambda x, w: x * (w.detach() * 1.0),
+        lambda x, w: th.checkpoint(lambda x: (x + w).exp(), x),
+        lambda x, w: (x + w[:]).exp(),
+    ],
+)
+@pytest.mark.parametrize("argument", [True, False])
+@pytest.mark.parametrize("trained", [True, False])
+def test_checkpoint_sees_writes_to_all_it_reads(fn, argument, trained):
+    x = leaf([3.0])
+    w = th.tensor([2.0], dtype="float64", requires_grad=trained)
+    y = th.checkpoint(fn, x, w) if argument else th.checkpoint(lambda x: fn(x, w), x)
+    with th.no_grad():
+        w -= 1
+    with pytest.raises(th.errors.InPlaceModificationError, match=r"checkpoint.* \(1,\)"):
+        y.backward()
+    assert x.grad is None and w.grad is None
+
+
+def test_checkpoint_sees_writes_to_arguments_that_need_no_gradient():
+    m, w = th.tensor([3.0]), leaf([2.0])
+    fns = (lambda m: m.astype("float64") * w, lambda m: (w + m) ** 2)
+    ys = [th.checkpoint(fn, m) for fn in fns]
+    m += 1
+    for y in ys:
+        with pytest.raises(th.errors.InPlaceModificationError, match=r"cast|add"):
+            y.backward()
+
+
+def test_checkpoint_sees_writes_between_two_sweeps():
+    x, w = leaf([3.0]), leaf([2.0])
+    p, q = th.checkpoint(lambda x: (x.exp(), x * w), x)
+    p.backward(retain_graph=True)
+    with th.no_grad():
+        w -= 1
+    with pytest.raises(th.errors.InPlaceModificationError, match=r"that mul reads"):
+        q.backward()
+
+
+def test_checkpoint_lets_its_function_write_and_results_be_written():
+    x, state, mean = leaf([3.0]), th.zeros(1, dtype="float64"), th.zeros(1, dtype="float64")
+
+    def fn(x):
+        with th.no_grad():
+            mean.copy_(mean * 0.5 + x.detach())
+        state[...] = 2.0
+        z = x * state
+        return z, z.exp()
+
+    z, y = th.checkpoint(fn, x)
+    with th.no_grad():
+        z += 1
+    for due in (1, 2):
+        y.backward(retain_graph=True)
+        assert np.allclose(x.grad.data, due * 2 * np.exp(6.0))
+
+
+def test_checkpoint_of_what_was_written_before_it():
+    x, w = leaf([3.0]), leaf([2.0])
+    with th.no_grad():
+        w -= 1
+        x += 1
+    y = th.checkpoint(lambda x: th.checkpoint(lambda x: (x * w).exp(), x), x)
+    y.backward()
+    assert np.allclose(x.grad.data, np.exp(4.0))
+
+
+@pytest.mark.parametrize("retain", [True, False])
+def test_checkpoint_keeps_nothing_that_no_sweep_reads(retain):
+    n = 100_000
+    x, v = leaf(np.zeros(n)), leaf(np.zeros(n))
+    p, q = th.checkpoint(lambda x, v: (x.exp().exp().exp(), v.exp().exp().exp()), x, v)
+    with th.accounting.tracing():
+        before = th.accounting.numpy_bytes()
+        (g,) = th.grad(p.sum(), [x], retain_graph=retain)
+        kept = th.accounting.numpy_bytes() - before - g.nbytes
+    assert kept < 10_000, "what the second run saved for q is held after the sweep"
+    if retain:
+        q.sum().backward()
+        assert np.allclose(v.grad.data, g.data)
+
+
 def test_checkpoint_lowers_the_peak_and_leaks_nothing():
     x = leaf(np.ones(100_000))
 
@@ -441,6 +544,53 @@ def test_checkpoint_lowers_the_peak_and_leaks_nothing():
         tracemalloc.stop()
         gc.enable()
     assert peaks[1] < 0.4 * peaks[0]
+
+
+# --- hooks do no harm
+
+
+def scaled(d):
+    d *= 10
+
+
+@pytest.mark.parametrize("create_graph", [True, False])
+def test_a_hook_cannot_write_to_what_others_hold(create_graph):
+    c, e, start = leaf([1.0]), leaf([1.0]), th.ones(1, dtype="float64")
+    c.register_hook(scaled)
+    with pytest.raises(GraphError, match="read-only"):
+        th.grad(c + e, [c, e], start, create_graph=create_graph)
+    assert start.tolist() == [1]
+
+
+def test_a_hook_of_a_node_cannot_write_to_what_others_hold():
+    for which in (0, 1):
+        c, e, start = leaf([1.0]), leaf([1.0]), th.ones(1, dtype="float64")
+        y = c + e
+        y.node.register_hook(lambda dxs, dys, which=which: scaled((dxs, dys)[which][0]))
+        with pytest.raises(GraphError, match="read-only"):
+            y.backward(start)
+        assert start.tolist() == [1]
+
+
+def test_what_a_hook_returned_as_it_was_is_the_leafs_own():
+    x = leaf([1.0])
+    x.register_hook(lambda dx: dx)
+    (x * 2).backward()
+    x.grad *= 3
+    assert x.grad.tolist() == [6]
+
+
+def test_hooks_are_functions():
+    x = leaf([1.0])
+    for give in (x.register_hook, (x * x).node.register_hook):
+        with pytest.raises(th.errors.DTypeError, match="takes a function; got int"):
+            give(3)
+    for pair in ((3, print), (print, 4)):
+        with (
+            pytest.raises(th.errors.DTypeError, match="pack takes a function"),
+            th.saved_tensor_hooks(*pair),
+        ):
+            pass
 
 
 # --- detect_anomaly
@@ -486,3 +636,43 @@ def test_anomaly_is_off_outside_and_passes_what_is_finite():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         (x - 1).log()
+
+
+def test_anomaly_lets_the_infinities_of_a_mask_pass():
+    # masked attention, each way in which it is written
+    later = np.triu(np.ones((3, 3), bool), 1)
+    mask = th.tensor(np.where(later, -np.inf, 0.0))
+    for masked in (
+        lambda s: s.masked_fill(later, -np.inf),
+        lambda s: th.where(later, -np.inf, s),
+        lambda s: s + mask,
+    ):
+        for last in (lambda s: s.softmax(), lambda s: s.logsumexp(axis=-1)):
+            scores = leaf(np.arange(9.0).reshape(3, 3))
+            with th.detect_anomaly():
+                (last(masked(scores)) ** 2).sum().backward()
+            assert np.isfinite(scores.grad.data).all()
+    with th.detect_anomaly():
+        assert leaf([1.0]).pad(1, -np.inf).tolist() == [-np.inf, 1, -np.inf]
+
+
+def test_anomaly_names_where_an_infinity_of_a_mask_becomes_nan():
+    scores = leaf(np.ones((2, 2)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with (
+            th.detect_anomaly(),
+            pytest.raises(GraphError, match=r"output 0 of softmax .*2 of 4 elements"),
+        ):
+            scores.masked_fill(np.array([[True], [False]]), -np.inf).softmax()
+
+
+def test_anomaly_names_who_makes_an_infinity():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for make, name in ((lambda x: 1 / x, "div"), (lambda x: (x + 1e3).exp(), "exp")):
+            with (
+                th.detect_anomaly(),
+                pytest.raises(GraphError, match=f"output 0 of {name}"),
+            ):
+                make(leaf([0.0]))

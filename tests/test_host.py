@@ -143,6 +143,53 @@ def test_vectors_and_functions():
     np.testing.assert_allclose(y, wanted + ones + 31, rtol=1e-6)
 
 
+MORE = r"""
+#include <math_constants.h>
+__global__ void numbers(const float* x, float* y) {
+    y[0] = max(x[0], 0.f); y[1] = min(NAN, 1.0); y[2] = max(3, 4u); y[3] = CUDART_INF_F;
+    y[4] = __float2int_rn(2.5f); y[5] = __float2int_rz(-1e20f);
+    y[6] = __float2uint_ru(1.2f); y[7] = __float2int_rn(NAN);
+    y[8] = __half2float(hexp(__half(1.f)));
+    y[9] = __bfloat162float(hrcp(__nv_bfloat16(2.f)));
+    y[10] = sinpif(0.5f); y[11] = norm3df(1, 2, 2); y[12] = normcdff(0.f);
+    y[13] = clock64() > 0; atomicAdd((float2*)(y + 14), make_float2(1, 2));
+}
+__global__ void lanes(unsigned* y) {
+    const unsigned i = threadIdx.x, every = 0xffffffffu;
+    y[i] = __match_any_sync(every, i / 8);
+    y[32 + i] = __reduce_max_sync(every, i);
+    y[64 + i] = i < 3 ? __reduce_add_sync(7u, i + 1) : 0;
+}
+__global__ void asserts(float* y, int n) { y[0] = 1; assert(n > 3); y[1] = 2; }
+"""
+
+
+def test_what_numbers_become_on_the_device():
+    y = np.zeros(16, "f4")
+    run(MORE, "numbers", (1,), (1,), (np.full(1, np.nan, "f4"), y))
+    wanted = [0, 1, 4, np.inf, 2, -(2**31), 2, 0, np.e, 0.5, 1, 3, 0.5, 1, 1, 2]
+    np.testing.assert_allclose(y, np.array(wanted, "f4"), rtol=1e-3)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_lanes_that_match_and_add_up(order):
+    y = np.zeros(96, "u4")
+    run(MORE, "lanes", (1,), (32,), (y,), order=order)
+    i = np.arange(32)
+    np.testing.assert_array_equal(y[:32], 0xFF << (i // 8 * 8))
+    assert (y[32:64] == 31).all()
+    np.testing.assert_array_equal(y[64:], np.where(i < 3, 6, 0))
+
+
+def test_an_assertion_ends_the_launch():
+    y = np.zeros(2, "f4")
+    with pytest.raises(KernelError, match=r"assert\(n > 3\) fails: block \(0,0,0\)"):
+        run(MORE, "asserts", (1,), (4,), (y, i32(3)))
+    assert list(y) == [1, 0]
+    run(MORE, "asserts", (1,), (4,), (y, i32(4)))
+    assert list(y) == [1, 2]
+
+
 def test_dynamic_shared_memory_is_not_a_number_at_first():
     y = np.zeros(64, "f4")
     run(BUGS, "unset_shared", (1,), (64,), (y,), shared_mem=256)

@@ -76,6 +76,10 @@ class Masked(np.ndarray):
         ({"a\\b": th.ones(1)}, HelixError, "backslash"),
         ({"\ud800": th.ones(1)}, HelixError, "half of a character"),
         (nested(101), HelixError, "more than 100 deep"),
+        ({"n": 10**5000}, HelixError, r"\['n'\] is an int of 16610 bits; 14000 can"),
+        ({10**5000: 1}, HelixError, "an int of 16610 bits as a key"),
+        ({"n" * 70_000: th.ones(1)}, HelixError, r"70,000 bytes \(nnn.*shorter keys"),
+        ({"ä" * 35_000: th.ones(1)}, HelixError, "70,000 bytes"),
         (itself(), HelixError, "contains itself"),
     ],
 )
@@ -300,3 +304,43 @@ def test_a_state_that_does_not_fit_changes_nothing(tmp_path):
     with pytest.raises(ShapeError, match="wrong shapes"):
         other.load_state_dict(th.load(path))
     assert np.array_equal(other.weight.data, before)
+
+
+# --- the ends of what fits
+
+
+@BOTH
+def test_the_longest_ints_and_names(suffix, tmp_path):
+    name = "n" * 60_000
+    obj = {"n": 2**13_999, "m": -(2**13_999), name: th.ones(1)}
+    again = round_trip(obj, tmp_path / f"x{suffix}")
+    assert again["n"] == obj["n"] and again["m"] == obj["m"]
+    assert again[name].tolist() == [1]
+
+
+def test_a_header_that_says_more_than_there_is_memory_for(tmp_path):
+    path = tmp_path / "x.npz"
+    entry = BytesIO()
+    shape = {"descr": "<f8", "fortran_order": False, "shape": (10**15,)}
+    np.lib.format.write_array_header_1_0(entry, shape)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.npy", entry.getvalue())
+    with pytest.raises(HelixError, match="more than there is memory for"):
+        th.load(path)
+
+
+def test_what_another_program_wrote_can_be_saved_again(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez(path, a=np.array([1.5, 2.5], ">f8"), b=np.array([1, 2], ">i4"))
+    loaded = th.load(path)
+    assert loaded["a"].tolist() == [1.5, 2.5] and loaded["a"].dtype.isnative
+    again = round_trip(loaded, path)
+    assert again["b"].tolist() == [1, 2] and again["b"].dtype == np.int32
+
+
+@pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="no longer float here")
+def test_floats_that_cannot_be_saved_are_not_loaded(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez(path, a=np.ones(1, np.longdouble))
+    with pytest.raises(DTypeError, match=r"entry 'a' is float.*up to 64 bits"):
+        th.load(path)

@@ -112,6 +112,67 @@ def test_a_missing_barrier_is_wrong_in_some_order(kernels):
     assert "WRONG: orders of threads differ by" in out and "A barrier is missing" in out
 
 
+OUTSIDE = {
+    "y[i] = 2 * x[i];": "wrote past the end of y: to element 1,023, and it has 1,000",
+    "if (i > n) y[i] = x[i];": "wrote past the end of y: to element 1,023, and it has 1,000",
+    "if (i <= n) y[i] = i;": "wrote past the end of y: to element 1,000, and it has 1,000",
+    "if (i < n) y[i - 3] = 1;": "wrote before the beginning of y: to element -3",
+    "if (i < n) y[i] = x[i + 1];": "read outside of its arrays, and the results show it",
+    "if (i < n) y[i] = x[i - 1];": "read outside of its arrays, and the results show it",
+    "if (i < n) y[i] = x[i], const_cast<float*>(x)[n] = 0;": "wrote past the end of x: to",
+    "if (i < n) y[i << 20] = x[i];": "its process was ended by SIGSEGV",
+}
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("body", OUTSIDE)
+def test_an_index_that_goes_astray(tmp_path, capfd, body):
+    """Without --sanitize too, in all orders alike, and this process lives."""
+    (tmp_path / "f.cu").write_text(
+        "// x, y [n]\n__global__ void f(const float* x, float* y, int n) {\n"
+        f"    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    {body}\n}}\n"
+    )
+    assert main(["kernels", str(tmp_path / "f.cu"), "--run", "f"]) == 1
+    assert f"WRONG: it {OUTSIDE[body]}".replace("it its", "its") in capfd.readouterr().out
+
+
+@pytest.mark.host
+def test_what_the_last_block_left_is_not_blamed_on_an_index(tmp_path, capfd):
+    """A sum over shared memory that is never set: the last launch's values stay there."""
+    (tmp_path / "f.cu").write_text(
+        "// x, y [n]\n__global__ void __launch_bounds__(32) f(const float* x, float* y) {\n"
+        "    __shared__ float s[32];\n    s[threadIdx.x] += x[threadIdx.x];\n"
+        "    y[threadIdx.x] = s[threadIdx.x];\n}\n"
+    )
+    assert main(["kernels", str(tmp_path / "f.cu"), "--run", "f", "--set", "n=32"]) == 1
+    out = capfd.readouterr().out
+    assert "orders of threads differ" in out and "outside" not in out
+
+
+@pytest.mark.host
+def test_what_was_never_set_shows(tmp_path, capfd):
+    """A local variable is no lucky 0: its value is absurd, and --against sees it."""
+    (tmp_path / "f.cu").write_text(
+        "// x, y [n]\n__global__ void f(const float* x, float* y, int n) {\n"
+        "    int i = blockIdx.x * blockDim.x + threadIdx.x;\n    float sum;\n"
+        "    if (i < n) { sum += x[i]; y[i] = sum; }\n}\n"
+    )
+    (tmp_path / "f.py").write_text("def f(x, y, n): return x\n")
+    arguments = ["kernels", str(tmp_path / "f.cu"), "--run", "f"]
+    assert main([*arguments, "--against", str(tmp_path / "f.py")]) == 1
+    assert "WRONG" in capfd.readouterr().out
+
+
+@pytest.mark.host
+def test_what_a_kernel_prints_is_no_part_of_the_report(tmp_path, capfd):
+    (tmp_path / "f.cu").write_text(
+        '#include <stdio.h>\n// x [n]\n__global__ void f(float* x) { printf("hello\\n"); }'
+    )
+    assert main(["kernels", str(tmp_path / "f.cu"), "--run", "f", "--json", "-"]) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["rows"][0]["outside"] == [] and "hello" in err
+
+
 @pytest.mark.host
 def test_a_wrong_result_is_wrong(kernels):
     # one block too few: the rest is as it was
@@ -126,7 +187,7 @@ def test_a_wrong_result_is_wrong(kernels):
 def test_the_sanitizers_find_what_the_result_does_not_show(kernels):
     arguments = ("my.cu", "--run", "saxpy", "--against", "my.py", "--sanitize")
     status, out, _ = kernels(*arguments, past=1)
-    assert status == 1 and "WRONG" not in out
+    assert status == 1
     assert "address,undefined sanitizer: FOUND" in out
     assert "ERROR: AddressSanitizer: heap-buffer-overflow" in out and "my.cu:5" in out
     assert "thread sanitizer: found nothing" in out

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tinygrad_helix.cuda.launch import load
-from tinygrad_helix.cuda.source import Source, read_source
+from tinygrad_helix.cuda.source import KERNELS, Source, read_source
 from tinygrad_helix.cuda.text import canonical, evaluate
 from tinygrad_helix.errors import KernelError
 
@@ -142,12 +142,153 @@ def test_a_kernel_that_cannot_be_named(expression, what):
 
 
 @pytest.mark.parametrize(
-    "parameter", ["float** x", "float& x", "Thing x", "std::complex<float>* x", "long x"]
-)
+    "parameter",
+    [
+        "float** x", "float& x", "Thing x", "std::complex<float>* x", "float* const* x",
+        "float x = 1", "Thing",
+    ],
+)  # fmt: skip
 def test_a_parameter_that_cannot_be_checked(parameter):
     source = Source(f"__global__ void f({parameter}) {{}}", "f.cu")
     with pytest.raises(KernelError, match="has a type that a launch cannot check"):
         source.instance("f")
+
+
+@pytest.mark.parametrize(
+    ("parameter", "what"),
+    [
+        ("float*", "has no name"),
+        ("const float* __restrict__", "has no name"),
+        ("float", "has no name"),
+        ("unsigned int", "has no name"),
+        ("long n", "64 bits on Linux and 32 on Windows"),
+        ("unsigned long* n", "64 bits on Linux and 32 on Windows"),
+        ("float x[4][4]", "more than a row of numbers"),
+        ("float* x __restrict", None),
+        ("float* x[]", "is not understood from '[' on"),
+        ("float* x y", "is not understood from 'y' on"),
+    ],
+)
+def test_a_parameter_that_says_too_little_or_too_much(parameter, what):
+    source = Source(f"__global__ void f({parameter}) {{}}", "f.cu")
+    if what is None:
+        assert source.instance("f").parameters[0].restrict
+        return
+    with pytest.raises(KernelError) as error:
+        source.instance("f")
+    assert what in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "dtype", "pointer", "const"),
+    [
+        ("float x[]", "float32", True, False),
+        ("const float x[16]", "float32", True, True),
+        ("float const x[N]", "float32", True, True),
+        ("float const* const __restrict__ x", "float32", True, True),
+        ("volatile int* x", "int32", True, False),
+        ("signed int x", "int32", False, False),
+        ("unsigned x", "uint32", False, False),
+        ("signed x", "int32", False, False),
+        ("long long int x", "int64", False, False),
+        ("unsigned long long int x", "uint64", False, False),
+        ("short int* x", "int16", True, False),
+        ("signed char* x", "int8", True, False),
+        ("std::size_t x", "uint64", False, False),
+        ("std::uint8_t* x", "uint8", True, False),
+        ("const real* x", "float64", True, True),
+        ("index x", "int32", False, False),
+        ("struct float4* x", "float32", True, False),
+    ],
+)
+def test_every_spelling_of_a_type(parameter, dtype, pointer, const):
+    code = "typedef double real;\nusing index = std::int32_t;\n"
+    source = Source(f"{code}__global__ void f({parameter}) {{}}", "f.cu")
+    (p,) = source.instance("f").parameters
+    assert (p.name, p.dtype, p.pointer, p.const) == ("x", dtype, pointer, const)
+
+
+def test_an_array_parameter_is_checked_as_a_pointer(tmp_path, device):
+    (tmp_path / "f.cu").write_text("// x [n]\n__global__ void f(float x[], int n) {}")
+    f = load(tmp_path / "f.cu", device=device)["f"]
+    with pytest.raises(KernelError, match=r"float\* x is a builtins.float, no array"):
+        f((1,), (1,), (1.0, 4))
+    with pytest.raises(KernelError, match=r"x has shape \(3,\), the kernel takes x \[n\]"):
+        f((1,), (1,), (np.ones(3, "f4"), 4))
+
+
+def test_two_declarations_of_one_name():
+    twice = (
+        "#if A\n__global__ void f(float* x) {{}}\n#else\n__global__ void f({}) {{}}\n#endif"
+    )
+    assert Source(twice.format("float* x"), "f.cu").instance("f").parameters
+    source = Source(twice.format("double* x"), "f.cu")
+    with pytest.raises(KernelError, match=r"f\.cu declares 'f' more than once"):
+        source.instance("f")
+    prototype = "__global__ void f(float*);\n// x [n]\n__global__ void f(float* x) {}"
+    assert Source(prototype, "f.cu").instance("f").parameters[0].shape == ("n",)
+
+
+def test_namespaces():
+    code = (
+        "namespace a::b { int x; __global__ void no(int n) {} }\n"
+        "namespace { __global__ void one(int n) {} }\n"
+        'extern "C" { __global__ void two(int n) {} }\n'
+    )
+    assert Source(code, "f.cu").expressions == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("above", "shape"),
+    [
+        ("// x [n]\n", ("n",)),
+        ("/* x [n] */\n", ("n",)),
+        ("/* Doubles.\n * x [n, 3]. */\n", ("n", "3")),
+        ("/* a */ int y; /* x [n] */\n", ("n",)),
+        ("// x [n]\n\n", None),
+        ("/* x [n] */ int y;\n", None),
+    ],
+)
+def test_the_comment_directly_above(above, shape):
+    source = Source(f"{above}__global__ void f(float* x, int n) {{}}", "f.cu")
+    assert source.instance("f").parameters[0].shape == shape
+
+
+@pytest.mark.parametrize(
+    ("text", "threads"),
+    [
+        ("#define B 256\n", 256),
+        ("#define B (256)\n", 256),
+        ("constexpr int W = 32;\nstatic constexpr unsigned int B = W * 8;\n", 256),
+        ("#define W 32\n#define B (W * 4)\n", 128),
+        ("#ifdef X\n#define B 64\n#else\n#define B 128\n#endif\n", None),
+        ("#define B blockDim.x\n", None),
+    ],
+)
+def test_constants_of_the_file(text, threads):
+    code = f"{text}// x [B]\n__global__ void __launch_bounds__(B) f(float* x) {{}}"
+    assert Source(code, "f.cu").instance("f").max_threads == threads
+
+
+def test_an_option_goes_before_a_constant(tmp_path, device):
+    (tmp_path / "f.cu").write_text(
+        "#ifndef N\n#define N 4\n#endif\n// x [N]\n__global__ void f(float* x) {}"
+    )
+    x = np.ones(8, "f4")
+    load(tmp_path / "f.cu", device=device, options=["-DN=8"])["f"]((1,), (1,), (x,))
+    with pytest.raises(KernelError, match="N = 4, a constant of the kernel"):
+        load(tmp_path / "f.cu", device=device)["f"]((1,), (1,), (x,))
+
+
+def test_only_ascii_reaches_the_compiler_but_in_strings(tmp_path, device):
+    text = '// πr² [n]\n__global__ void f(float* x) { /* é */ printf("é"); } // ü'
+    (tmp_path / "f.cu").write_text(text, encoding="utf-8")
+    seen = read_source(tmp_path / "f.cu").text
+    assert seen.endswith(
+        '// ?r? [n]\n__global__ void f(float* x) { /* ? */ printf("é"); } // ?'
+    )
+    for path in KERNELS.iterdir():
+        assert not path.is_file() or path.read_bytes().isascii(), path
 
 
 def test_comments_and_strings_hide_nothing_and_declare_nothing():
@@ -228,7 +369,7 @@ def test_what_the_function_gets_has_exactly_the_types_of_the_kernel(file, device
         (6, 1.0, "int T_ takes a whole number, not 1.0 (float)"),
         (6, 2**31, "int T_ is 2147483648, and int holds -2147483648 to 2147483647. Split"),
         (7, 2**63, "long long n is 9223372036854775808"),
-        (8, -1, "unsigned m is -1, and unsigned holds 0 to"),
+        (8, -1, "unsigned int m is -1, and unsigned int holds 0 to"),
         (9, 1, "bool flip takes True or False, not 1"),
     ],
 )  # fmt: skip
@@ -269,6 +410,30 @@ def test_strided_inputs_are_copied_in_c_order(file, device):
     got = device.module_factory.calls[0][3]
     assert got[0].flags.c_contiguous and (got[0] == wide[..., ::2]).all()
     assert got[1].flags.c_contiguous and (got[1] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("type_", "dtype", "size"),
+    [("float4", "f4", 16), ("__half2", "f2", 4), ("double", "f8", 8)],
+)
+def test_arrays_begin_at_a_multiple_of_their_element(tmp_path, device, type_, dtype, size):
+    (tmp_path / "f.cu").write_text(
+        f"// x, y [n]\n__global__ void f(const {type_}* x, {type_}* y) {{}}"
+    )
+    f = load(tmp_path / "f.cu", device=device)["f"]
+    raw = np.zeros(256, np.uint8)
+    skip = -raw.ctypes.data % 16 + np.dtype(dtype).itemsize // (1 + (type_ == "double"))
+    odd = raw[skip : skip + 64].view(dtype)
+    odd[...] = np.arange(odd.size)
+    even = np.zeros(odd.size, dtype)
+    f((1,), (1,), (odd, even))
+    x, y = device.module_factory.calls[0][3]
+    assert x is not odd and x.ctypes.data % size == 0 and (x == odd).all()
+    assert y is even
+    with pytest.raises(KernelError, match=rf"y, which the kernel writes, .* {size} bytes"):
+        f((1,), (1,), (even, odd))
+    f((1,), (1,), (odd[:0], even[:0]))  # nothing is read: no copy is needed
+    assert device.module_factory.calls[1][3][0].base is not None
 
 
 def test_read_only_outputs_are_refused(file, device):
@@ -346,6 +511,31 @@ def test_launch_bounds_are_a_limit_too(file, device):
         load(file, device=device)["gate<float,8>"]((1,), (129,), arguments())
 
 
+@pytest.mark.parametrize(
+    ("arguments_", "what"),
+    [
+        ({"grid": 1.0}, r"the grid is 1.0. Give one to three"),
+        ({"grid": None}, r"the grid is None. Give one to three"),
+        ({"grid": True}, r"the grid is True. Give one to three"),
+        ({"block": (True,)}, r"the block is \(True,\)"),
+        ({"args": None}, r"the arguments are None. Give a tuple"),
+        ({"shared_mem": -1}, r"shared_mem is -1. Give a number of bytes"),
+        ({"shared_mem": "a"}, r"shared_mem is 'a'"),
+    ],
+)
+def test_what_is_no_launch(file, device, arguments_, what):
+    gate = load(file, device=device)["gate<float,16>"]
+    with pytest.raises(KernelError, match=what):
+        gate(**({"grid": (1,), "block": (16,), "args": arguments()} | arguments_))
+    assert not device.module_factory.calls
+
+
+def test_a_shape_that_has_no_value(tmp_path, device):
+    (tmp_path / "f.cu").write_text("// x [n / 0]\n__global__ void f(float* x, int n) {}")
+    with pytest.raises(KernelError, match="'n / 0' has no value in this launch"):
+        load(tmp_path / "f.cu", device=device)["f"](1, 1, (np.ones(1, "f4"), 1))
+
+
 def test_an_empty_grid_launches_nothing_but_is_checked(file, device):
     gate = load(file, device=device)["gate<float,16>"]
     gate((0,), (16,), arguments(B=0))
@@ -421,7 +611,9 @@ class DynamicLibNotFoundError(RuntimeError):
 def test_a_missing_compiler_names_what_to_install(file, device, fault):
     device.module_factory.fault = fault
     args = (np.ones((3, 16), "f4"), np.ones((3, 16), "f4"), 3)
-    with pytest.raises(KernelError, match=r"pip install \"cupy-cuda12x\[ctk\]\""):
+    with pytest.raises(
+        KernelError, match=r"pip install \"cuda-toolkit\[cublas,cudart,nvrtc\]"
+    ):
         load(file, device=device)["plain"]((1,), (1,), args)
 
 

@@ -397,3 +397,82 @@ def test_trajectories_of_pytorch(rule, dtype, tolerance):
             np.testing.assert_allclose(
                 p.data, q.detach().numpy(), rtol=tolerance, atol=tolerance
             )
+
+
+# --- groups that change
+
+
+@pytest.mark.parametrize("make", [lambda p: SGD(p, 0.1, 0.9), lambda p: AdamW(p, lr=0.1)])
+def test_a_group_added_later_steps_as_its_own_optimizer(make):
+    p, q = leaf([1.0, 2.0]), leaf([3.0])
+    alone_p, alone_q = leaf([1.0, 2.0]), leaf([3.0])
+    both, first, second = make([p]), make([alone_p]), make([alone_q])
+    for step in range(4):
+        if step == 2:
+            both.add_param_group({"params": [q]})
+        for x in (p, q, alone_p, alone_q):
+            x.grad = th.ones_like(x) * (step + 1)
+        both.step()
+        first.step()
+        if step >= 2:
+            second.step()
+    assert p.tolist() == alone_p.tolist() and q.tolist() == alone_q.tolist()
+    state = both.state_dict()
+    assert [state["state"][i]["step"] for i in (0, 1)] == [4, 2]
+    both.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("group", "error", "match"),
+    [
+        (3, DTypeError, "add_param_group takes a dict with params; got int"),
+        ({"lr": 1.0}, HelixError, "a group has the keys params"),
+        ({"params": [th.ones(1)], "foo": 1}, HelixError, "a group has the keys params"),
+        ({"params": 3}, DTypeError, "takes an iterable of Tensors"),
+        ({"params": [th.ones(1)], "lr": -1.0}, HelixError, "lr=-1.0"),
+        ({"params": [th.tensor([1])]}, DTypeError, r"parameter 1 \(1,\) is int64"),
+    ],
+)
+def test_a_bad_group_changes_nothing(group, error, match):
+    p = leaf([1.0], [1.0])
+    optimizer = SGD([p], lr=0.5)
+    with pytest.raises(error, match=match):
+        optimizer.add_param_group(group)
+    with pytest.raises(GraphError, match="stepped twice"):
+        optimizer.add_param_group({"params": [p]})
+    assert len(optimizer.param_groups) == 1
+    optimizer.step()
+    assert p.tolist() == [0.5]
+
+
+def test_other_parameters_in_the_groups_are_refused():
+    def appended(o, q):
+        o.param_groups.append({**o.param_groups[0], "params": [q]})
+
+    def longer(o, q):
+        o.param_groups[0]["params"].append(q)
+
+    def replaced(o, q):
+        o.param_groups[0]["params"][0] = q
+
+    def twice(o, q):
+        o.param_groups[0]["params"].append(o.param_groups[0]["params"][0])
+
+    def fewer(o, q):
+        o.param_groups[0]["params"].pop()
+
+    for edit in (appended, longer, replaced, twice, fewer):
+        p, r, q = leaf([1.0], [1.0]), leaf([1.0], [1.0]), leaf([5.0], [1.0])
+        optimizer = AdamW([p, r], lr=0.1)
+        optimizer.step()
+        state, before = optimizer.state_dict(), [p.tolist(), r.tolist()]
+        edit(optimizer, q)
+        for call in (
+            optimizer.step,
+            optimizer.state_dict,
+            lambda: optimizer.load_state_dict(state),  # noqa: B023
+            lambda: optimizer.add_param_group({"params": [leaf([1.0])]}),  # noqa: B023
+        ):
+            with pytest.raises(GraphError, match=r"groups hold . parameters .*add_par"):
+                call()
+        assert [p.tolist(), r.tolist()] == before and q.tolist() == [5]

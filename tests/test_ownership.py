@@ -1,6 +1,7 @@
 """Who owns an array: gradients, hooks, storages, writes, and modes across threads."""
 
 import asyncio
+import sys
 import threading
 import weakref
 
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 
 import tinygrad_helix as th
-from tinygrad_helix import memory
+from tinygrad_helix import fresh, memory
 from tinygrad_helix.errors import DTypeError, GraphError, InPlaceModificationError
+from tinygrad_helix.modes import is_anomaly_detected
 
 
 def leaf(values, dtype="float64"):
@@ -32,6 +34,46 @@ class Returning(th.Op):
 
 
 # --- gradients
+
+
+def test_calibration_copies_where_counts_say_nothing():
+    found = list(fresh.limits)
+    assert min(found) > 0, "every gradient is copied on this interpreter"
+    try:
+        fresh.calibrate(lambda make: bool(make() is None))  # never kept
+        assert fresh.limits == [0, 0]
+        fresh.calibrate(lambda make: make() is not None)  # kept whoever holds it
+        assert fresh.limits == [0, 0]
+        x = leaf([1.0, 2.0])
+        (x * 2).sum().backward()
+        assert x.grad.tolist() == [2, 2]
+    finally:
+        fresh.limits[:] = found
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_calibration_takes_the_least_limit(kind):
+    # an interpreter that borrows references counts fewer; one that counts more is watched
+    found = list(fresh.limits)
+
+    def references(make):
+        value = make()
+        is_view = value.base is not None
+        return is_view, sys.getrefcount(value.base if is_view else value)
+
+    alone = dict(map(references, (lambda: np.ones(1), lambda: np.ones(1)[:])))
+    for extra in range(-2, 2):
+
+        def kept(make, extra=extra):
+            is_view, here = references(make)
+            return here - alone[is_view] + found[is_view] + extra <= fresh.limits[is_view]
+
+        try:
+            fresh.calibrate(kept)
+            due = found[kind] + extra
+            assert fresh.limits[kind] == (due if due <= found[kind] else 0)
+        finally:
+            fresh.limits[:] = found
 
 
 def test_a_leaf_takes_a_fresh_gradient_without_a_copy():
@@ -283,3 +325,33 @@ def test_gradients_are_no_part_of_the_peak():
     # What tanh's vjp has beside large's gradient, which the sweep made before it: two saved
     # arrays and two of its own, each half as long.
     assert p.peak_bytes < 1.1 * 2 * large.nbytes
+
+
+def test_a_generator_closed_inside_another_mode_leaves_both_as_they_were():
+    def generator(mode):
+        with mode():
+            yield
+
+    for mode, other in (
+        (th.no_grad, th.detect_anomaly),
+        (th.no_grad, th.enable_grad),
+        (th.detect_anomaly, th.no_grad),
+    ):
+        running = generator(mode)
+        next(running)
+        with other():
+            running.close()
+            assert th.is_grad_enabled() is (other is not th.no_grad)
+        assert th.is_grad_enabled()
+        assert not is_anomaly_detected()
+
+
+def test_one_mode_object_nests_in_itself():
+    mode = th.no_grad()
+    with mode:
+        with th.enable_grad():
+            with mode:
+                assert not th.is_grad_enabled()
+            assert th.is_grad_enabled()
+        assert not th.is_grad_enabled()
+    assert th.is_grad_enabled()

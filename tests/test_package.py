@@ -92,10 +92,12 @@ def test_the_wheel_carries_tutorials_types_and_the_command(tmp_path):
 
 def test_no_file_is_too_long_and_imports_go_one_way():
     order = [
-        "errors", "explanations", "modes", "meter", "backend", "memory", "tape", "tensor",
-        "differentiate", "walk", "op", "kernels", "create", "ops", "alive", "accounting",
-        "gradcheck", "audit", "fused", "nn", "optim", "data", "io", "viz", "tables",
-        "report", "compare", "language", "targets", "tutorial", "commands", "cli",
+        "errors", "files", "explanations", "modes", "meter", "backend", "memory", "tape",
+        "tensor", "differentiate", "walk", "op", "kernels", "create", "ops", "alive",
+        "accounting",
+        "scratch", "gradcheck", "audit", "fused", "nn", "optim", "data", "io",
+        "tables", "viz", "report", "compare", "language", "targets", "tutorial",
+        "commands", "cli",
     ]  # fmt: skip
     place = {name: i for i, name in enumerate(order)}
     for path in PACKAGE.rglob("*.py"):

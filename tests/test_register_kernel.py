@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from standin import standin
 
 import tinygrad_helix as th
 from tinygrad_helix.backend import get_backend, kernels_of
@@ -155,6 +156,59 @@ def test_what_a_kernel_returns_is_checked_as_an_ops_is():
         step()
 
 
+@pytest.mark.parametrize(
+    ("result", "what"),
+    [
+        (None, "returned NoneType. forward returns a pair"),
+        (np.ones(2, "f4"), "returned ndarray. forward returns a pair"),
+        ((np.ones(2, "f4"), None), "returned NoneType as what is saved"),
+        (([1.0, 2.0], {}), "returned builtins.list. On 'cpu' a result is a numpy.ndarray"),
+        ((np.ones(2), {}), "returned float64 for inputs of float32"),
+        (((np.ones(2, "f4"), None), {}), "returned builtins.NoneType. On 'cpu'"),
+    ],
+)
+def test_what_is_no_result_names_the_kernel(result, what):
+    class Bad:
+        @staticmethod
+        def forward(xp, x, *, needs, factor):
+            return result
+
+    th.register_kernel(Scale, "cpu", "float32")(Bad)
+    with pytest.raises(KernelError, match=r"the kernel .*Bad of scale ") as error:
+        step()
+    assert what in str(error.value)
+
+
+def test_a_host_array_is_no_result_on_another_device():
+    class Host:
+        @staticmethod
+        def forward(xp, x, *, needs, factor):
+            return x.get() * factor, {}
+
+    th.register_kernel(Scale, "cuda", "float32")(Host)
+    with (
+        standin(),
+        pytest.raises(KernelError, match=r"numpy\.ndarray\. On 'cuda' a result is"),
+    ):
+        th.apply(Scale, th.ones(2, device="cuda"), factor=2.0)
+
+
+def test_results_of_other_kinds_pass():
+    class Both(th.Op):
+        @staticmethod
+        def forward(xp, x, *, needs):
+            return (x, x > 0, x.sum()), {}
+
+    class Mine:
+        @staticmethod
+        def forward(xp, x, *, needs):
+            return (x, x > 0, x.sum()), {}  # a bool, and NumPy's scalar
+
+    th.register_kernel(Both, "cpu", "float32")(Mine)
+    y, positive, total = th.apply(Both, th.ones(2))
+    assert (y.tolist(), positive.tolist(), total.item()) == ([1, 1], [True, True], 2)
+
+
 def test_the_node_names_its_kernel():
     kernel("float32")
     y = th.apply(Scale, th.ones(2, requires_grad=True), factor=2.0)
@@ -184,6 +238,8 @@ def test_bad_registrations():
         th.register_kernel(int, "cpu", "float32")
     with pytest.raises(DTypeError, match="'float33' is no dtype"):
         th.register_kernel(Scale, "cpu", "float33")
+    with pytest.raises(DTypeError, match="None is no dtype"):
+        th.register_kernel(Scale, "cpu", None)
     with pytest.raises(DTypeError, match="got no dtype"):
         th.register_kernel(Scale, "cpu", ())
     with pytest.raises(DeviceError, match="'tpu' is unknown"):

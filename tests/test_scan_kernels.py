@@ -108,6 +108,10 @@ def test_the_plan():
     assert scan.plan(8, 2048, 2048, f8) == scan.Plan("double", 1, 16, 8, 1, 2048)
     # Few: 512 chunks of 128 steps.
     assert scan.plan(1, 65536, 256, f4) == scan.Plan("float", 1, 32, 16, 512, 128)
+    # The first shapes on each side.
+    cuts = [scan.plan(1, 256, D, f4).chunks for D in (12_287, 12_288)]
+    assert cuts == [4, 1] and scan.plan(3, 256, 4096, f4).chunks == 1
+    assert [scan.plan(1, 20, D, f4).ahead for D in (32_767, 32_768)] == [32, 16]
     # Short sequences are not cut, and chunks are not shorter than 64.
     assert scan.plan(1, 127, 3, f4).chunks == 1
     assert scan.plan(1, 129, 3, f4) == scan.Plan("float", 1, 32, 16, 3, 64)

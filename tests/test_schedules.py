@@ -161,6 +161,9 @@ def test_copies_schedule_the_copied_optimizer(twin):
         ({"step": 1.0, "base_lrs": [1.0, 2.0]}, DTypeError, "step=1.0"),
         ({"step": -1, "base_lrs": [1.0, 2.0]}, DTypeError, "step=-1"),
         ({"step": 1, "base_lrs": [1.0]}, ShapeError, "1 groups.*has 2"),
+        ({"step": 1, "base_lrs": [1.0, math.nan]}, HelixError, "base_lrs=nan"),
+        ({"step": 1, "base_lrs": [-1.0, 1.0]}, HelixError, "base_lrs=-1.0"),
+        ({"step": 1, "base_lrs": [1.0, math.inf]}, HelixError, "base_lrs=inf"),
     ],
 )
 def test_a_bad_state_changes_nothing(state, error, match):
@@ -198,6 +201,8 @@ def test_a_bad_factor_changes_nothing(bad):
         (lambda: JoinedSchedules([StepDecay(1)] * 3, [5, 5]), HelixError, "rise"),
         (lambda: JoinedSchedules([StepDecay(1)] * 2, [0]), HelixError, "boundaries=0"),
         (lambda: JoinedSchedules([StepDecay(1), 0.5], [3]), DTypeError, "got float"),
+        (lambda: JoinedSchedules(3, [1]), DTypeError, "list as schedules; got int"),
+        (lambda: JoinedSchedules([StepDecay(1)] * 2, 1), DTypeError, "list as boundaries"),
         (lambda: make(0.5), DTypeError, "got float"),
         (lambda: LRScheduler(StepDecay(1), StepDecay(1)), DTypeError, "got StepDecay"),
     ],
@@ -205,3 +210,16 @@ def test_a_bad_factor_changes_nothing(bad):
 def test_bad_arguments(fault, error, match):
     with pytest.raises(error, match=match):
         fault()
+
+
+def test_a_group_added_later_needs_another_scheduler():
+    optimizer, scheduler = make(StepDecay(1, 0.5))
+    p = th.ones(1, requires_grad=True)
+    optimizer.add_param_group({"params": [p], "lr": 8.0})
+    with pytest.raises(ShapeError, match="for 2 groups, and its optimizer has 3 now"):
+        scheduler.step()
+    assert rates(optimizer)[2] == 8.0
+    assert scheduler.state_dict()["step"] == 0
+    again = LRScheduler(optimizer, StepDecay(1, 0.5))
+    again.step()
+    assert rates(optimizer)[2] == 4.0

@@ -114,7 +114,11 @@ def test_a_curve_by_hand():
     steps = dict(zip(curve.times, curve.bands["exp.y"], strict=True))  # the later of two
     assert steps == {0: 0, 0.25: 80, 0.5: 80, 0.75: 80, 1: 80, 1.5: 80, 2: 0}
     assert (curve.at, curve.peak.op, curve.most) == (7, "exp", ("exp.y", 80))
-    assert curve.summary == "peak 180 B in backward of exp\nlargest saved: exp.y, 80 B"
+    at, most = curve.summary.splitlines()
+    assert (at, most) == (
+        "peak 180 B in backward of exp",
+        "most saved under one label: exp.y, 80 B",
+    )
 
 
 @pytest.mark.parametrize(

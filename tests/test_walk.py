@@ -471,3 +471,53 @@ def test_ten_thousand_nodes():
     walk = steps(y)
     assert operator.countOf((s.node.op.name for s in walk), "add") == 10_000
     assert x.grad.item() == 1
+
+
+def test_each_step_looks_at_its_own_cotangents_alone(monkeypatch):
+    """Many wait at once: looking at all of them in every step would be quadratic."""
+    looked = []
+    storage = th.memory.storage
+    w = leaf([1.0])
+    terms = [w * float(i) for i in range(512)]
+    while len(terms) > 1:
+        terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=True)]
+    walk = steps(terms[0])
+    monkeypatch.setattr(
+        th.memory, "storage", lambda array: looked.append(1) or storage(array)
+    )
+    waiting = [step.waiting_bytes for step in walk]
+    assert len(looked) < 10 * walk.count
+    assert waiting[510] == 8  # the adds hand on one array
+    assert waiting[-1] == 0 and w.grad.item() == 511 * 256
+
+
+def test_waiting_bytes_are_what_a_look_at_all_that_waits_finds(build):
+    y, _ = build()
+    walk = steps(y, np.ones(y.shape, y.dtype))
+    sweep = walk._sweep
+    for step in walk:
+        owners = {
+            id(owner := th.memory.storage(s.value)): owner.nbytes
+            for sums in sweep.pending.values()
+            for s in sums
+            if s is not None
+        }
+        assert step.waiting_bytes == sum(owners.values())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_at_the_end_and_after_an_error_the_graph_is_free(fails):
+    x = leaf([1.0, 2.0])
+    y = (x * x).exp().sum()
+    if fails:
+        y.node.register_hook(lambda dxs, dys: 1 / 0)
+    node, walk = weakref.ref(y.node), steps(y)
+    if fails:
+        with pytest.raises(ZeroDivisionError):
+            next(walk)
+    else:
+        assert sum(step.freed_bytes for step in walk) == 32
+    assert next(walk, None) is None
+    del y
+    gc.collect()
+    assert node() is None

@@ -11,6 +11,9 @@ import pytest
 
 import tinygrad_helix as th
 from tinygrad_helix.cli import main
+from tinygrad_helix.viz.frames import Frames
+from tinygrad_helix.viz.reader import read
+from tinygrad_helix.viz.walk import step_data
 
 SMALL = ["--batch", "2", "--seq", "3", "--dim", "4"]
 
@@ -123,7 +126,7 @@ def test_the_numbers_are_those_of_the_graph(capsys):
     assert sum(s["freed_bytes"] for s in steps) == data["saved_bytes"]
     assert steps[-1]["live_bytes"] == 0
     assert steps[0]["came"][0]["norm"] == pytest.approx(np.linalg.norm(dy.ravel()))
-    landed = {e["leaf"]: e for s in steps for e in s["landed"] if e["complete"]}
+    landed = {e["name"]: e for s in steps for e in s["landed"] if e["complete"]}
     named = {"x": x, **dict(block.named_parameters())}
     assert landed.keys() == named.keys()
     for name, entry in landed.items():
@@ -221,6 +224,28 @@ def test_frames_light_the_node_and_grey_what_is_done(own, tmp_path, capsys):
 
 
 @drawn
+@pytest.mark.parametrize("mode", ["composed", "fused"])
+def test_frames_are_slides_with_letters_large_enough_to_read(mode, tmp_path, capsys):
+    data = walked(capsys, *SMALL, "--mode", mode, "--frames", str(tmp_path))
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == len(data["steps"]) + 1
+    for file, step in zip(files[1:], data["steps"], strict=True):
+        svg = ElementTree.parse(file).getroot()
+        assert (svg.get("width"), svg.get("height")) == ("960pt", "540pt")
+        width, height = map(float, svg.get("viewBox").split()[2:])
+        assert (width, height) == (960, 540)
+        # The whole picture is on the slide, at no less than 7 of 540 points a letter.
+        (graph,) = [g for g in svg.iter() if g.get("class") == "graph"]
+        scale = float(re.search(r"scale\(([\d.]+)", graph.get("transform"))[1])
+        sizes = [float(t.get("font-size")) for t in svg.iter() if t.get("font-size")]
+        assert scale * 11 >= 7, (file, scale)
+        assert sizes
+        assert shapes(svg, step["node"])[0].lower() == "#ffd9b8"
+        lit = [p for p in svg.iter() if (p.get("fill") or "").lower() == "#d55e00"]
+        assert len(lit) == 1, "one cell of the strip"
+
+
+@drawn
 def test_names_that_would_break_dot(tmp_path, capsys):
     file = tmp_path / "a&b<c>.py"
     file.write_text(BLOCK)
@@ -254,13 +279,15 @@ def test_without_a_renderer_frames_are_text(own, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "args, said",
     [
-        (["--set", "N=3"], "--set would change nothing"),
-        (["OWN", "--dim", "3"], "--dim would change nothing"),
+        (["--set", "N=3"], "--set applies only to a target of your own"),
+        (["OWN", "--dim", "3"], "--dim applies only to the target helix"),
+        (["OWN", "--dim", "3", "--seq", "2"], "--dim and --seq apply only to"),
         (["--mode", "composed", "--policy", "keep1"], "policy='keep1' with mode="),
         (["nowhere.py"], "the file 'nowhere.py' does not exist"),
         (["OWN:other"], "has no function 'other'"),
         (["OWN", "--variant", "composed", "--variant", "inputs"], "Name one"),
-        (["OWN", "--frames", "FILE/frames"], "cannot be written to"),
+        (["OWN", "--frames", "FILE/frames"], "/frames': the folder cannot be made ("),
+        (["OWN", "--frames", "FILE"], "FILE' is a file. Name a folder."),
     ],
 )
 def test_bad_arguments_in_one_paragraph(own, tmp_path, capsys, args, said):
@@ -268,7 +295,9 @@ def test_bad_arguments_in_one_paragraph(own, tmp_path, capsys, args, said):
     args = [a.replace("OWN", own).replace("FILE", str(tmp_path / "FILE")) for a in args]
     assert main(["walk", *args]) == 2
     out, err = capsys.readouterr()
+    said = said.replace("FILE'", f"{tmp_path / 'FILE'}'")
     assert said in err and err.startswith("tinygrad-helix walk: ") and out == ""
+    assert "--out" not in err
 
 
 @pytest.mark.parametrize(
@@ -294,3 +323,84 @@ def test_targets_without_a_graph_and_with_faults(tmp_path, capsys, line, said):
     assert main(["walk", str(file)]) == 2
     err = capsys.readouterr().err
     assert said in err and "Traceback" not in err
+
+
+TWINS = """
+import numpy as np
+import tinygrad_helix as th
+
+def composed(a, b, ws):
+    return (a(b(ws[0])) * ws[1]).sum()
+
+def inputs():
+    th.manual_seed(0)
+    ws = [th.ones(2, 3, requires_grad=True), th.ones(2, 3, requires_grad=True)]
+    return {"a": th.nn.Linear(3, 3), "b": th.nn.Linear(3, 3), "ws": ws}
+"""
+
+
+@pytest.fixture
+def twins(tmp_path):
+    file = tmp_path / "twins.py"
+    file.write_text(TWINS)
+    return str(file)
+
+
+def test_leaves_are_called_as_in_the_drawing(twins, capsys):
+    names = ["a.bias", "a.weight", "b.bias", "b.weight", "ws[0]", "ws[1]"]
+    data = walked(capsys, twins)
+    ends = [(s["to"], s["leaf"]) for step in data["steps"] for s in step["sent"]]
+    ends = dict(end for end in ends if end[1])
+    assert sorted(ends) == names
+    assert len(set(ends.values())) == 6
+    landed = [e for step in data["steps"] for e in step["landed"]]
+    assert {e["name"]: e["leaf"] for e in landed} == ends
+    assert main(["graph", twins, "--json", "-"]) == 0
+    graph = json.loads(capsys.readouterr().out)
+    assert {leaf["name"]: leaf["id"] for leaf in graph["leaves"]} == ends
+    assert main(["walk", twins]) == 0
+    told = capsys.readouterr().out
+    assert [told.count(f" to {name}\n") for name in names] == [1] * 6
+
+
+@pytest.mark.parametrize("command", ["walk", "graph"])
+def test_inputs_without_a_tensor_need_no_names(command, tmp_path, capsys):
+    file = tmp_path / "number.py"
+    file.write_text(
+        "import tinygrad_helix as th\n"
+        "w = th.nn.Parameter([1.0])\n"
+        "def composed(n): return (w * n).exp()\n"
+        "def inputs(): return {'n': 3}\n"
+    )
+    assert main([command, str(file)]) == 0
+    assert "exp" in capsys.readouterr().out
+
+
+def test_frames_mark_complete_leaves_and_what_the_last_holder_has_let_go_of(tmp_path):
+    x, w = th.ones(2, requires_grad=True), th.ones(2, requires_grad=True)
+    h = (w * 2.0).exp()  # exp and mul keep it
+    y = (h * h.tanh()).sum() + ((x * 3.0) + (w * 5.0)).sum()
+    reading = read(y)  # without names: leaves are known by their ids alone
+    leaves = reading.by_key
+    steps = [step_data(step, leaves) for step in th.tape.steps(y)]
+    frames = Frames(reading.graph, "title", tmp_path, "svg")
+    ids = {leaf.id: key for key, leaf in leaves.items()}
+    shared = [s for s in reading.graph.storages if len(s.holders) > 1]
+    assert len(ids) == 2 and shared
+    landed = dict.fromkeys(ids, 0)
+    for i, step in enumerate(steps, 1):
+        landed |= {e["leaf"]: i for e in step["landed"]}  # the last time counts
+    place = {step["node"]: i for i, step in enumerate(steps, 1)}
+    assert len(set(landed.values())) == 2
+    for i in range(len(steps) + 1):
+        source = frames.source(steps[:i])
+        drawn = set(re.findall(r"^\t*(\w+) \[label", source, re.MULTILINE))
+        for id, last in landed.items():
+            if id in drawn:
+                done = re.search(rf"^\t{id} \[.*#009E73", source, re.MULTILINE)
+                assert (done is not None) == (last <= i), (id, i)
+        for s in reading.graph.storages:
+            if s.id in drawn:
+                gone = re.search(rf"^\t{s.id} \[.*dashed", source, re.MULTILINE)
+                last = max(place[h.node] for h in s.holders)
+                assert (gone is not None) == (last <= i), (s.name, i)

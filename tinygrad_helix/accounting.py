@@ -137,14 +137,16 @@ class Profile:
     `transient_bytes`: the most alive during the backward pass, less the gradients that it
     had made by then, less what was alive when it began. `workspace_bytes`: what stays
     allocated when everything has been dropped. `no_grad_peak_bytes`: the peak of the
-    forward pass alone under no_grad, inputs aside. `saved_tensors` counts distinct
-    storages. `heights` are the (peak, live) bytes of each event as `peak_bytes` counts
+    forward pass alone under no_grad, inputs aside. `saved_tensors` and
+    `storages` count what the tape saved and the distinct buffers behind it, parameters
+    aside. `heights` are the (peak, live) bytes of each event as `peak_bytes` counts
     them; `graph` is what `describe` made of the graph.
     """
 
     ops: int
     nodes: int
     saved_tensors: int
+    storages: int
     counted: int
     measured: int
     predicted: int | None
@@ -233,6 +235,11 @@ def profile(
                 graph = describe(outputs, fresh)
                 ledger.start += meter.live_and_peak()[0] - before
             forward_events = len(ledger.events)
+            if not outputs:
+                raise GraphError(
+                    "the function returned no Tensor, so there is no backward pass to "
+                    "measure. Return its result."
+                )
             y = outputs[0]
             if y.node is None:
                 raise GraphError(
@@ -267,7 +274,8 @@ def profile(
     return Profile(
         ops=counts[0],
         nodes=counts[1],
-        saved_tensors=sum(s.first and not s.parameter for s in rows),
+        saved_tensors=sum(not s.parameter for s in rows),
+        storages=sum(s.first and not s.parameter for s in rows),
         counted=sum(s.nbytes for s in rows if s.first and not s.parameter),
         measured=measured,
         predicted=predicted,

@@ -6,14 +6,14 @@ method here. NumPy's backend is complete; another device is another subclass, ma
 is first asked for and known from then on by the type of its arrays.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .errors import DeviceError
+from .errors import DeviceError, KernelError
 from .meter import Meter, numpy_meter
 
 __all__ = [
@@ -46,6 +46,36 @@ class Kernel:
     name: str
     forward: Callable[..., Any] | None
     vjp: Callable[..., Any] | None
+
+    def checked(self, op: str, result: Any, backend: "Backend", arrays: Any) -> Any:
+        """`result` if it is what `op`'s forward returns: (y, saved), or (ys, saved), of
+        arrays of the device; floats have the dtype of one of the inputs."""
+        here = f"the kernel {self.name} of {op}"
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise KernelError(
+                f"{here} returned {type(result).__name__}. forward returns a pair, the "
+                "result (or a tuple of results) and a dict of what is saved."
+            )
+        ys, saved = result
+        if not isinstance(saved, Mapping):
+            raise KernelError(
+                f"{here} returned {type(saved).__name__} as what is saved. Return a dict "
+                "by name; {} where nothing is."
+            )
+        dtypes = [a.dtype for a in arrays if is_array(a) and is_floating(a.dtype)]
+        for y in ys if isinstance(ys, tuple) else (ys,):
+            if not isinstance(y, (backend.array_type, np.generic)):
+                raise KernelError(
+                    f"{here} returned {type(y).__module__}.{type(y).__name__}. On "
+                    f"{backend.name!r} a result is a {backend.array_type.__module__}."
+                    f"{backend.array_type.__name__}."
+                )
+            if dtypes and is_floating(y.dtype) and y.dtype not in dtypes:
+                raise KernelError(
+                    f"{here} returned {y.dtype} for inputs of {dtypes[0]}. Give the result "
+                    "the dtype that the op's own body gives it."
+                )
+        return result
 
 
 Kernels = dict[tuple[type, np.dtype], Kernel]  # by op and dtype

@@ -75,7 +75,17 @@ class Call:
         return " and ".join(name for _, need, name in pairs if need)
 
     def finding(self, label: str, what: str, nbytes: int, fix: str) -> Finding:
-        return Finding(self.op.name, label, what, nbytes, fix, self.place)
+        place = f"{self.place}{_defined(self.op)}"
+        return Finding(self.op.name, label, what, nbytes, fix, place)
+
+
+def _defined(op: type[Op]) -> str:
+    """Where the class of an op is written, if its source is there."""
+    try:
+        file, (_, line) = inspect.getsourcefile(op), inspect.getsourcelines(op)
+    except (OSError, TypeError):
+        return ""
+    return f" (class {op.__name__} at {file}:{line})"
 
 
 def calls_of(fn: Callable[..., Any], inputs: Any, attrs: Any) -> list[Call]:

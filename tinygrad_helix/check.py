@@ -82,11 +82,19 @@ def check(sample: Sample, target: str = "") -> Row:
         if name in sample.parameters:
             memory.mark_parameter(value.data if isinstance(value, Tensor) else value)
     try:
-        outputs = float_outputs(sample.fn(*sample.values))
+        result = sample.fn(*sample.values)
+        outputs = float_outputs(result)
     except Exception as error:
         row.verdict = "error"
         row.findings.append(one_line(sample.name, error))
         return row
+    if sample.gradient and not outputs:
+        what = "None"
+        if result is not None:
+            what = f"{type(result).__name__} without a Tensor of floats"
+        row.gradcheck = row.fail(f"{sample.name} returned {what}. Return its result.")
+        return row
+    del result
     if not sample.gradient:
         row.saved_bytes["predicted"] = 0
         if any(y.requires_grad for y in outputs):
@@ -256,9 +264,12 @@ def _bytes_agree(row: Row) -> None:
     if predicted is not None and predicted != counted:
         row.fail(f"{predicted:,} saved bytes are predicted, and {counted:,} counted.")
     if counted != measured:
+        why = "some are kept outside it."
+        if counted is not None and measured is not None and counted > measured:
+            why = "something outside still holds the graph, or what it saved."
         row.fail(
             f"{counted:,} saved bytes are counted on the tape, and {measured:,} measured: "
-            "some are kept outside it."
+            + why
         )
 
 

@@ -1,16 +1,19 @@
 """checkpoint: keep a function's arguments, and run it again when a sweep needs more."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
 from . import memory
+from .backend import is_array
 from .create import default_generator
-from .errors import GraphError
+from .errors import GraphError, InPlaceModificationError
 from .modes import enable_grad, is_grad_enabled
 from .op import Input, Op, apply
-from .tape import SavedTensor, saved_tensor_hooks
+from .tape import SavedTensor, packing, saved_tensor_hooks, swept, watching
 from .tensor import Tensor
 
 __all__ = ["checkpoint"]
@@ -37,9 +40,78 @@ def _generators(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[np.random
     return [default_generator(), *(g for g in given if isinstance(g, np.random.Generator))]
 
 
+class _Seen(NamedTuple):
+    """What is known of a saved value that was dropped, to compare the second run's with."""
+
+    name: str  # "op.label"
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @staticmethod
+    def of(t: Tensor) -> "_Seen":
+        return _Seen(packing.get(), t.shape, t.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.shape} {self.dtype}"
+
+
+class _Reads:
+    """The storages that ops of a function read and did not make: its arguments and what it
+    closes over, each with its version when the function had ended."""
+
+    def __init__(self) -> None:
+        self.made: set[int] = set()
+        self.storages: dict[int, tuple[Any, str]] = {}  # a weak reference, and who reads
+        self.versions: dict[int, int] = {}
+
+    def watch(self, op: type[Op], operands: Any, results: Any) -> None:
+        for array in operands:
+            if is_array(array):
+                owner = memory.storage(array)
+                if id(owner) not in self.made and id(owner) not in self.storages:
+                    self.storages[id(owner)] = ref(owner), op.name
+        owners = {id(memory.storage(array)) for array in results}
+        self.made |= owners - self.storages.keys()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        outer = watching.get()
+
+        def watch(*args: Any) -> None:
+            self.watch(*args)
+            if outer is not None:
+                outer(*args)
+
+        token = watching.set(watch)
+        try:
+            yield
+        finally:
+            watching.reset(token)
+            self.end()
+
+    def end(self) -> None:
+        """The function has run: what it wrote itself, it will write again."""
+        self.made.clear()
+        for key, (storage, _) in self.storages.items():
+            owner = storage()
+            if owner is not None:
+                self.versions[key] = memory.version(owner)
+
+    def check(self, what: str) -> None:
+        """Raise if one of them was written in place since the function ended."""
+        for key, (storage, reader) in self.storages.items():
+            owner = storage()
+            if owner is not None and memory.version(owner) != self.versions[key]:
+                raise InPlaceModificationError(
+                    f"checkpoint has to run {what} again for a sweep, and an array "
+                    f"{owner.shape} {owner.dtype} that {reader} reads in it was written in "
+                    "place since. Write to a copy, or after the sweep."
+                )
+
+
 class _Region:
     """What the nodes of one checkpointed call share: how to run it again, and what the
-    second run has saved and no vjp has read yet."""
+    first run saved. What the second run saves, the sweep keeps until its vjps read it."""
 
     def __init__(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> None:
         self.fn = fn
@@ -50,27 +122,33 @@ class _Region:
         self.states = [g.bit_generator.state for g in self.generators]
         self.needs: dict[int | str, bool] = {}  # by position or keyword
         self.saved: tuple[SavedTensor, ...] = ()
-        self.count = 0
-        self.values: dict[int, Any] = {}
+        self.seen: list[_Seen] = []  # by the first run
+        self.reads = _Reads()
 
-    def pack(self, _: Tensor) -> "_Handle":
-        self.count += 1
-        return _Handle(self, self.count - 1)
+    def pack(self, t: Tensor) -> "_Handle":
+        self.seen.append(_Seen.of(t))
+        return _Handle(self, len(self.seen) - 1)
 
     def value(self, number: int) -> Tensor:
         """The value that the first run saved under `number`; each is handed out once."""
-        if number not in self.values:
-            self.run_again()
-        return self.values.pop(number)
+        sweep = swept.get()
+        values = {} if sweep is None else sweep.setdefault(self, {})
+        if number not in values:
+            values.update(enumerate(self.run_again()))
+        return values.pop(number)
 
-    def run_again(self) -> None:
+    def run_again(self) -> list[Tensor]:
+        """Everything that a second run saves."""
+        self.reads.check(_name(self.fn))
         args, kwargs = list(self.args), dict(self.kwargs)
         for (place, need), s in zip(self.needs.items(), self.saved, strict=True):
             _put(args, kwargs, place, Tensor(s.read(), requires_grad=need))
         values: list[Tensor] = []
+        seen: list[_Seen] = []
 
         def keep(t: Tensor) -> int:
             values.append(t)
+            seen.append(_Seen.of(t))
             return len(values) - 1
 
         now = [g.bit_generator.state for g in self.generators]
@@ -83,13 +161,25 @@ class _Region:
         finally:
             for g, state in zip(self.generators, now, strict=True):
                 g.bit_generator.state = state
-        if len(values) != self.count:
+            self.reads.end()
+        self.compare(seen)
+        return values
+
+    def compare(self, seen: list[_Seen]) -> None:
+        """Raise unless the second run has saved what the first did, as far as is known."""
+        found = ""
+        for i, (first, second) in enumerate(zip(self.seen, seen, strict=False)):
+            if first != second:
+                found = f"{second} as value {i}, {first} the first time"
+                break
+        if not found and len(seen) != len(self.seen):
+            found = f"{len(seen)} values, {len(self.seen)} the first time"
+        if found:
             raise GraphError(
-                f"checkpoint ran {_name(self.fn)} again for a sweep and it saved "
-                f"{len(values)} values, {self.count} the first time. It must do the same "
-                "both times: no change of what it closes over, no generator of its own."
+                f"checkpoint ran {_name(self.fn)} again for a sweep and it saved {found}. "
+                "It must do the same both times: no change of what it closes over, no "
+                "generator of its own."
             )
-        self.values = dict(enumerate(values))
 
 
 class _Handle:
@@ -127,7 +217,12 @@ def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     run). If no argument requires a gradient, the arguments are held all the same, but off
     the tape.
 
-    Raises GraphError in the sweep if the second run saves other values than the first.
+    The second run must do as the first did. The sweep raises GraphError where it saves
+    other values (another number of them, another op, shape or dtype), and
+    InPlaceModificationError where an array that an op in it reads, be it an argument's or
+    closed over, was written in place since. Values are not compared: that `fn` takes
+    another number, or another Tensor, is not seen. What a second run makes is kept until
+    the sweep ends, or all of it has been read.
 
     Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory cost", 2016.
 
@@ -156,5 +251,6 @@ def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             _put(inside, named, i, t if given[i].requires_grad else given[i])
             region.needs[i] = given[i].requires_grad
             _put(region.args, region.kwargs, i, None)
-    with saved_tensor_hooks(region.pack, lambda handle: handle.region.value(handle.number)):
+    hooks = saved_tensor_hooks(region.pack, lambda h: h.region.value(h.number))
+    with hooks, region.reads.watching():
         return fn(*inside, **named)

@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
             epilog=module.EXAMPLES,
             formatter_class=style,
         )
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, parser=command)
         command.add_argument(
             "--json", metavar="FILE", help="write JSON to FILE (- for stdout)"
         )
@@ -47,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    args = _parser().parse_args(argv)
+    args, unknown = _parser().parse_known_args(argv)
+    if unknown:  # with the usage of the command, not that of the whole program
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         if args.json and args.json != "-":
             check_writable(args.json)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .accounting import profile
+from .accounting import Profile, profile
 from .backend import backend_of, get_backend, is_array
 from .differentiate import grad
 from .errors import DTypeError, GraphError, ShapeError
 from .report import Report, gradient_errors, made_with, output_folder, row
+from .scratch import scratch
 from .sweep import Sweep
 from .tape import plain
 from .tensor import Tensor
@@ -53,6 +54,11 @@ def _first(value: Any) -> Any:
 
 def _run(fn: Callable[..., Any], inputs: Mapping[str, Any], name: str) -> Tensor:
     y = _first(fn(**inputs))
+    if isinstance(y, Tensor) and y.requires_grad and y.node is None:
+        raise GraphError(
+            f"variant {name!r} returned an input or a parameter as it is: no op is on the "
+            "tape, so there is nothing to compare. Compute something from the inputs."
+        )
     if not isinstance(y, Tensor) or not y.requires_grad:
         what = f"a Tensor of shape {y.shape}" if isinstance(y, Tensor) else type(y).__name__
         raise GraphError(
@@ -221,7 +227,11 @@ def compare(
         )
     config = {"dtype": str(dtype), "device": device, "repeats": repeats} | made_with()
     report = Report(config, rows, [], {k: p.events for k, p in profiles.items()}, reference)
-    report.traces["rows"] = {name: trace(p) for name, p in profiles.items()}
+
+    def made(name: str, p: Profile) -> dict[str, Any]:
+        return trace(p, lambda n: scratch(_run(variants[name], inputs, name), n, dy.data))
+
+    report.traces["rows"] = {name: made(name, p) for name, p in profiles.items()}
     if out is not None:
         report.save(out)
     return report

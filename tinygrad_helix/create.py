@@ -55,8 +55,7 @@ def full(
 ) -> Tensor:
     """A Tensor of one value; float32 for a float, int64 for an int, unless `dtype` says."""
     sizes = _shape(shape if isinstance(shape, tuple) else (shape,))
-    if dtype is None:
-        dtype = Tensor(value).dtype
+    dtype = Tensor(value, dtype).dtype  # or an error if that cannot hold it
     return Tensor(_xp(device).full(sizes, value, dtype), None, requires_grad, device)
 
 
@@ -99,7 +98,12 @@ def eye(
 
 def arange(*bounds: Any, dtype: Any = None, device: str | None = None) -> Tensor:
     """arange([start,] stop[, step]): int64 of ints, else float32, unless `dtype` says."""
-    array = _xp(device).arange(*bounds, dtype=dtype)
+    try:
+        array = _xp(device).arange(*bounds, dtype=dtype)
+    except OverflowError as error:
+        raise DTypeError(
+            f"arange{bounds} of {dtype}: {error}. Give a wider dtype."
+        ) from None
     if dtype is None and array.dtype.kind == "f":
         array = array.astype(np.float32)
     return Tensor(array, device=device)

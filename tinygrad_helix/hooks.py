@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from .errors import GraphError
-from .tape import Handle, Leaf, Node
+from .tape import Handle, Leaf, Node, check_callable
 from .tensor import Tensor
 
 __all__ = ["register_hook", "retain_grad"]
@@ -13,7 +13,10 @@ def register_hook(x: Tensor, fn: Callable[[Tensor], Tensor | None]) -> Handle:
     """Call fn(dx) in every sweep with the cotangent of x, summed over all its uses.
 
     `fn` runs once a sweep and may return another Tensor of the same shape and dtype, which
-    takes the cotangent's place. The handle's `remove()` takes the hook off.
+    takes the cotangent's place. What it gets is read-only on the CPU, since others may hold
+    that array: `dx *= 10` raises GraphError, `return dx * 10` is the way. (CuPy has no
+    read-only arrays; there, too, do not write to it.) The handle's `remove()` takes the
+    hook off.
 
     >>> import tinygrad_helix as th
     >>> x = th.tensor([1.0, 2.0], requires_grad=True)
@@ -22,6 +25,7 @@ def register_hook(x: Tensor, fn: Callable[[Tensor], Tensor | None]) -> Handle:
     >>> x.grad.tolist()
     [20.0, 40.0]
     """
+    check_callable("register_hook", fn)
     target, index = x.edge
     if not x.requires_grad:
         raise GraphError(

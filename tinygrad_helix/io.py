@@ -35,6 +35,8 @@ METADATA = (
 FORMAT = "tinygrad_helix"
 VERSION = 1
 DEPTH = 100
+BITS = 14_000  # of an int: Python reads no longer one from text without being told to
+NAME = 60_000  # bytes of a dotted name: a zip file has 65,535 for it, and more for ".npy"
 
 
 def save(obj: Mapping[Any, Any], path: str | os.PathLike[str]) -> None:
@@ -55,8 +57,9 @@ def save(obj: Mapping[Any, Any], path: str | os.PathLike[str]) -> None:
     as it was.
 
     Errors: DTypeError for a value or key that cannot be saved, HelixError for two values
-    with one dotted name, for nesting deeper than 100, for a path that cannot be written to
-    and where safetensors is missing.
+    with one dotted name or a name of over 60,000 bytes, for an int of over 14,000 bits, for
+    nesting deeper than 100, for a path that cannot be written to and where safetensors is
+    missing.
 
     >>> import os, tempfile
     >>> import tinygrad_helix as th
@@ -111,11 +114,12 @@ def load(path: str | os.PathLike[str]) -> dict[Any, Any]:
 
     Tensors own their memory, are on the CPU and require no gradient: put them into a
     model by `load_state_dict`. Names that shared a value share it again, as one object.
-    Of a file that another program wrote every entry becomes a Tensor, in a flat dict.
+    Of a file that another program wrote every entry becomes a Tensor, in a flat dict, and
+    in this machine's order of bytes.
 
-    Errors: HelixError for a file that is missing, damaged or of another kind (a pickle is
-    never opened), or a missing safetensors; DTypeError for a foreign file with an entry
-    that no Tensor can hold.
+    Errors: HelixError for a file that is missing, damaged, of another kind (a pickle is
+    never opened) or too large for the memory, or a missing safetensors; DTypeError for a
+    foreign file with an entry that `save` could not write.
 
     >>> import os, tempfile
     >>> import numpy as np, tinygrad_helix as th
@@ -143,20 +147,28 @@ def load(path: str | os.PathLike[str]) -> dict[Any, Any]:
         arrays, text = read(shown)
         if text is not None:
             return _decoded(text, arrays, shown)
-    except (HelixError, MemoryError):
+    except HelixError:
         raise
+    except MemoryError as error:
+        raise HelixError(
+            f"{str(shown)!r} holds more than there is memory for, or says so because it is "
+            f"damaged ({error}). Nothing was loaded."
+        ) from None
     except Exception as error:
         raise HelixError(
             f"{str(shown)!r} cannot be read as {kind} ({type(error).__name__}: {error}). "
             "It is damaged or of another kind: give the path of a file that save wrote."
         ) from None
     for name, array in arrays.items():
-        if array.dtype.kind not in "fiub":
+        if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
             raise DTypeError(
                 f"{str(shown)!r} was written by another program, and its entry {name!r} is "
-                f"{array.dtype}; a Tensor holds floats, ints or bools. Read it by NumPy."
+                f"{array.dtype}; floats and ints of up to 64 bits and bools can be loaded. "
+                "Read it by NumPy."
             )
-    return {name: Tensor(array) for name, array in arrays.items()}
+    return {
+        name: Tensor(array, array.dtype.newbyteorder("=")) for name, array in arrays.items()
+    }
 
 
 def _path(what: str, path: Any) -> Path:
@@ -185,6 +197,11 @@ class _Encoder:
                 "itself. Give a flatter one. Nothing was written."
             )
         kind = type(value)
+        if kind is int and value.bit_length() > BITS:
+            raise HelixError(
+                f"save: {_shown(at)} is an int of {value.bit_length()} bits; {BITS} can be "
+                "saved. Save it as a string. Nothing was written."
+            )
         if value is None or kind in (bool, int, str):
             return value
         if kind is float:
@@ -202,6 +219,11 @@ class _Encoder:
                     raise DTypeError(
                         f"save: {_shown(at)} has the key {key!r}, a {type(key).__name__}. "
                         "Keys are strings or ints. Nothing was written."
+                    )
+                if type(key) is int and key.bit_length() > BITS:
+                    raise HelixError(
+                        f"save: {_shown(at)} has an int of {key.bit_length()} bits as a "
+                        f"key; {BITS} can be saved. Nothing was written."
                     )
             pairs = [[key, self.encode(item, (*at, key))] for key, item in value.items()]
             return {"dict": pairs}
@@ -239,6 +261,12 @@ class _Encoder:
                     f"save: {_shown(at)} would be written as {name!r}; a name in a file "
                     "has no NUL, backslash or half of a character. Rename it. Nothing was "
                     "written."
+                )
+            if len(name.encode()) > NAME:
+                raise HelixError(
+                    "save: a value would be written under a name of "
+                    f"{len(name.encode()):,} bytes ({name[:40]}…); at most {NAME:,} work. "
+                    "Use shorter keys. Nothing was written."
                 )
             self._names[key] = name
             self.arrays[name] = array

@@ -87,6 +87,8 @@ def register_kernel(op: type[Op], device: str, dtype: Any) -> Callable[[_Class],
 
 def _dtype(given: Any) -> np.dtype:
     try:
+        if given is None:  # float64 to NumPy
+            raise TypeError
         return np.dtype(given)
     except TypeError:
         raise DTypeError(

@@ -20,6 +20,7 @@ from .fused.policy import WEIGHTS, Budget, Call, Keep, resolve
 from .nn.helix import helix_block, predict_saved
 from .optim import AdamW
 from .report import Report, gradient_errors, output_folder, row
+from .scratch import scratch
 from .tensor import Tensor
 from .viz.dial import dial_data
 from .viz.trace import describe, trace
@@ -127,7 +128,10 @@ def compare_language_model(
             )
         )
     report.events = {name: p.events for name, p in profiles.items()}
-    report.traces["model"] = {name: trace(p) for name, p in profiles.items()}
+    report.traces["model"] = {
+        name: trace(profiles[name], partial(_inside, model, tokens, targets))
+        for name, model in models.items()
+    }
     wanted = frozenset(("x", *WEIGHTS))
     call = Call((batch, seq, dim), np.dtype(dtype).itemsize, wanted)
     report.dial = dial_data(
@@ -224,6 +228,11 @@ def _gradients(
     found = grad(loss, list(named.values()))
     grads = {k: on_host(g) for k, g in zip(named, found, strict=True) if g is not None}
     return on_host(loss), grads
+
+
+def _inside(model: Any, tokens: Any, targets: Any, number: int) -> Any:
+    """What a vjp of the step has alive at its highest point."""
+    return scratch(model.loss(tokens, targets), number)
 
 
 def _train(

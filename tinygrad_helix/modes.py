@@ -24,9 +24,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _recording: ContextVar[bool] = ContextVar("recording", default=True)
 _checking: ContextVar[bool] = ContextVar("checking", default=False)
 
-_entered: ContextVar[tuple[bool, ...]] = ContextVar(
-    "entered", default=()
-)  # what was before
+# The blocks that are open, the innermost last, each with what was before it.
+_entered: ContextVar[tuple[tuple["_Mode", bool], ...]] = ContextVar("entered", default=())
 
 is_grad_enabled: Callable[[], bool] = _recording.get
 is_anomaly_detected: Callable[[], bool] = _checking.get
@@ -44,13 +43,24 @@ class _Mode:
             raise DTypeError(f"{name} takes no argument. Write @{name}() in brackets.")
 
     def __enter__(self) -> None:
-        _entered.set((*_entered.get(), self.variable.get()))
+        _entered.set((*_entered.get(), (self, self.variable.get())))
         self.variable.set(self.value)
 
     def __exit__(self, *exc_info: object) -> None:
-        *outer, before = _entered.get()
-        _entered.set(tuple(outer))
-        self.variable.set(before)
+        entries = list(_entered.get())
+        own = [i for i, (mode, _) in enumerate(entries) if mode is self]
+        if not own:  # entered in another context, and that alone it changed
+            return
+        _, before = entries.pop(own[-1])
+        for i in range(own[-1], len(entries)):
+            if entries[i][0].variable is self.variable:
+                # A block that was entered later is still open, as when a generator is
+                # closed from within one: it goes back to what was before both.
+                entries[i] = (entries[i][0], before)
+                break
+        else:
+            self.variable.set(before)
+        _entered.set(tuple(entries))
 
     def __call__(self, fn: _F) -> _F:
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
@@ -96,10 +106,13 @@ class enable_grad(_Mode):
 
 
 class detect_anomaly(_Mode):
-    """Check every output and every cotangent, and name the first that is not finite.
+    """Check every output and every cotangent, and name the first that went wrong.
 
-    The error says which op (or which input, where that came in so) and where it was made.
-    Every op reads its arrays once more, so it is for finding a fault, not for training.
+    NaN is an error wherever it is seen. An infinity is one where an op or a vjp makes it
+    of finite values, as 1/0 and e^1000 do: one that was given (the -inf of a mask, a
+    number like `math.inf`) may pass from op to op. The error says which op (or which
+    input, where a NaN came in so) and where it was made. Every op reads its arrays once
+    more, so it is for finding a fault, not for training.
 
     >>> import tinygrad_helix as th
     >>> with th.detect_anomaly():

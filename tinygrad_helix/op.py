@@ -23,7 +23,15 @@ from . import memory
 from .backend import Kernel, backend_of, is_array, others
 from .errors import DeviceError, DTypeError, GraphError
 from .modes import is_anomaly_detected, is_grad_enabled
-from .tape import Edge, Node, SavedTensor, check_finite, place_text
+from .tape import (
+    Edge,
+    Node,
+    SavedTensor,
+    check_finite,
+    has_infinity,
+    place_text,
+    watching,
+)
 from .tensor import Tensor
 
 __all__ = ["Constant", "Input", "Intermediate", "Op", "Output", "apply"]
@@ -212,8 +220,11 @@ def apply(op: type[Op], *inputs: Any, **attrs: Any) -> Any:
     single = not isinstance(y, tuple)
     given = (y,) if single else y
     ys = tuple([backend.asarray(v) if isinstance(v, np.generic) else v for v in given])
+    watch = watching.get() if wrapped and recording else None
+    if watch is not None:
+        watch(op, arrays, ys)
     if is_anomaly_detected():
-        _check_outputs(op, inputs, arrays, ys)
+        _check_outputs(op, inputs, arrays, attrs, ys)
     ledger = memory.current_ledger()
     node = None
     if True in wants:
@@ -268,7 +279,7 @@ def run(
     if kernel is not None and kernel.forward is not None:
         result = kernel.forward(backend.xp, *arrays, needs=needs, **attrs)
         if result is not NotImplemented:
-            return result, kernel
+            return kernel.checked(op.name, result, backend, arrays), kernel
     return op.forward(backend.xp, *arrays, needs=needs, **attrs), kernel
 
 
@@ -289,16 +300,17 @@ def same_device(op: str, arrays: Sequence[Any]) -> None:
         )
 
 
-def _check_outputs(op: type[Op], inputs: Any, arrays: Any, ys: Any) -> None:
-    """Under detect_anomaly: name the input, or else the op, that is the first to hold a
-    value that is not finite."""
+def _check_outputs(op: type[Op], inputs: Any, arrays: Any, attrs: Any, ys: Any) -> None:
+    """Under detect_anomaly: name the input that holds a NaN, or else the op that makes one,
+    or makes an infinity of what was finite."""
     here = f"{op.name} at {place_text(caller())}"
     for i, (x, array) in enumerate(zip(inputs, arrays, strict=True)):
         made = getattr(x, "node", None)
         what = "not made by an op" if made is None else f"made by {made!r}"
-        check_finite(array, f"input {i} of {here}, {what},")
+        check_finite(array, f"input {i} of {here}, {what},", infinities=True)
+    given = any(map(has_infinity, (*arrays, *attrs.values())))
     for i, y in enumerate(ys):
-        check_finite(y, f"output {i} of {here}")
+        check_finite(y, f"output {i} of {here}", infinities=given)
 
 
 def _declared(
@@ -323,5 +335,5 @@ def _declared(
             )
         if isinstance(value, np.generic):
             value = ys[kind.index] if isinstance(kind, Output) else np.asarray(value)
-        kept.append(SavedTensor(label, kind, value, Tensor._of_edge))
+        kept.append(SavedTensor(op.name, label, kind, value, Tensor._of_edge))
     return tuple(kept)

@@ -14,8 +14,19 @@ import numpy as np
 
 from .accounting import Profile
 from .errors import BackendUnavailableError, HelixError
+from .files import write_file
 from .memory import Event
-from .tables import aligned, csv_text, flat, html_table, latex, markdown
+from .tables import (
+    UNPREDICTED,
+    aligned,
+    csv_text,
+    flat,
+    html_table,
+    latex,
+    markdown,
+    spread,
+    unpredicted,
+)
 from .viz.report import page
 from .viz.timeline import draw_timeline, text_timeline
 
@@ -40,9 +51,9 @@ SETTINGS = ("dtype", "dim", "layers", "batch", "seq", "set")
 class Row:
     """What was predicted, counted, measured and timed of one variant.
 
-    Bytes are those of `accounting.Profile`. `saved_bytes` holds `predicted` (or None),
-    `counted` and `measured`. `grads` is, by input, max|g - r| / max|r| against a float64
-    run of the reference, and empty where the reference does not run in float64 (it closes
+    Bytes and counts are those of `accounting.Profile`. `saved_bytes` holds `predicted`
+    (or None), `counted` and `measured`. `grads` is, by input, max|g - r| / max|r| against a
+    float64 run of the reference, and empty where that does not run in float64 (it closes
     over float32 parameters, say); `grad_diffs` is the same against the reference itself,
     and `max_rel_grad_diff` the worst of these. `max_rel_value_diff` is that of the output
     (of a model: of the loss at step 0).
@@ -54,6 +65,7 @@ class Row:
     ops: int
     nodes: int
     saved_tensors: int
+    storages: int
     saved_bytes: dict[str, int | None]
     peak_bytes: int
     peak_at: dict[str, str]
@@ -92,6 +104,7 @@ def row(
         ops=measured.ops,
         nodes=measured.nodes,
         saved_tensors=measured.saved_tensors,
+        storages=measured.storages,
         saved_bytes={
             "predicted": measured.predicted if predicted is None else predicted,
             "counted": measured.counted,
@@ -263,18 +276,18 @@ class Report:
         paths = [folder / "report.json"]
         data = self.to_json()
         text = json.dumps(data, indent=1, allow_nan=False)
-        paths[0].write_text(text + "\n", encoding="utf-8")
+        write_file(paths[0], text + "\n")
         if self.traces:
             paths.append(folder / "report.html")
             text = page(data, self.traces, self.dial, self.check())
-            paths[-1].write_text(text, encoding="utf-8")
+            write_file(paths[-1], text)
         if self.events:
             try:
                 title = "One step, live memory over its events"
                 paths += draw_timeline(self.events, folder / "timeline", title)
             except BackendUnavailableError:  # no matplotlib
                 paths.append(folder / "timeline.txt")
-                paths[-1].write_text(text_timeline(self.events) + "\n", encoding="utf-8")
+                write_file(paths[-1], text_timeline(self.events) + "\n")
         return paths
 
     def __str__(self) -> str:
@@ -307,7 +320,7 @@ class Report:
             saved = [
                 ["variant", "ops", "predicted", "counted", "measured", "peak", "transient"]
             ]
-            other = [["variant", "forward", "backward", "step", "loss"]]
+            other = [["variant", "forward", "backward", "step", "least", "loss"]]
             other[0] += ["values", "grads", "float64"]
             for r in rows:
                 s = r.saved_bytes
@@ -326,18 +339,21 @@ class Report:
                         f"{r.fwd_ms:.1f} ms",
                         f"{r.bwd_ms:.1f} ms",
                         f"{r.step_ms['median']:.1f} ms",
+                        f"{r.step_ms['min']:.1f} ms",
                         f"{r.loss:.5g}",
                         f"{r.max_rel_value_diff:.1e}",
                         f"{r.max_rel_grad_diff:.1e}",
                         f"{_worst(r.grads.values()):.1e}" if r.grads else "-",
                     ]
                 )
-            notes = [
+            notes = [UNPREDICTED] if unpredicted(r.saved_bytes for r in rows) else []
+            notes += [
                 f"{r.variant}: {r.workspace_bytes:,} bytes stay allocated after the step: "
                 "scratch, or copies kept outside the tape"
                 for r in rows
                 if r.workspace_bytes > 0
             ]
+            busy = spread({r.variant: r.step_ms for r in rows})
             tables.append(
                 (f"{title}: bytes saved for the backward pass, and the peak", saved, notes)
             )
@@ -346,7 +362,7 @@ class Report:
                     f"{title}: median times; differences from {self.reference} (values, "
                     "grads) and its float64 run",
                     other,
-                    [],
+                    [busy] if busy else [],
                 )
             )
         return tables

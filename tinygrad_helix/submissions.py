@@ -4,7 +4,9 @@
 of its own and in bounded time.
 """
 
+import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from .create import manual_seed
 from .gradcheck import float_outputs
 from .op import Op, apply
 from .samples import Sample
-from .targets import Target, load_target, located, told
+from .targets import Target, TargetError, load_target, located, told
 
 __all__ = ["TIMEOUT", "check_target", "check_targets"]
 
@@ -128,13 +130,19 @@ def check_targets(
     What one of them raises, prints, exits with or loops over does not reach the others: a
     row with the verdict "error" says it in a line, and after `timeout` seconds the process
     is ended. The files are run with all rights of the caller. "helix" is a target too.
-    TargetError if one of them does not exist, before any is run.
+    TargetError if one of them does not exist, before any is run, or if "helix" is among
+    them and there are settings, variants or inputs, of which it has none.
     """
     from tqdm.auto import tqdm
 
     for spec in specs:
         if spec != "helix":
             located(spec)
+        elif settings or variants or inputs != "inputs":
+            raise TargetError(
+                "the target helix takes no --set, --variant and --inputs: they are for "
+                "targets of your own. Check it by itself."
+            )
     given = {"settings": settings or {}, "variants": variants, "inputs": inputs}
     bar = tqdm(specs, disable=None if len(specs) > 1 else True, leave=False)
     for spec in bar:
@@ -151,16 +159,10 @@ def _in_a_process(job: dict[str, Any], timeout: float) -> list[Row]:
         lines.touch()
         job |= {"rows": str(lines), "path": sys.path}
         try:
-            ended = subprocess.run(
-                [sys.executable, "-c", _CHILD, json.dumps(job)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=timeout,
-            ).returncode
+            ended = _run([sys.executable, "-c", _CHILD, json.dumps(job)], timeout)
             how = f"ended its process, exit status {ended}"
             if ended < 0:
-                how = f"had its process killed by {signal.Signals(-ended).name}"
+                how = f"had its process killed by {_signal(-ended)}"
         except subprocess.TimeoutExpired:
             how = (
                 f"took longer than {timeout:g} s. Make its inputs smaller (--set) or give "
@@ -173,11 +175,41 @@ def _in_a_process(job: dict[str, Any], timeout: float) -> list[Row]:
     return rows
 
 
+def _run(command: list[str], timeout: float) -> int:
+    """The exit status of a command. What it has started ends with it (on Windows, where
+    there are no process groups, only itself)."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(timeout)
+    finally:
+        process.kill()
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time one, which has no name
+        return f"signal {number}"
+
+
 def _child(job: dict[str, Any]) -> None:
     """Check one target and write a line of JSON a row, and in the end an empty object."""
+    process = os.getpid()
     with open(job["rows"], "a", encoding="utf-8") as lines:
 
         def write(fields: dict[str, Any]) -> None:
+            if os.getpid() != process:  # the target has forked, and this is the copy
+                os._exit(0)
             print(json.dumps(fields), file=lines, flush=True)
 
         spec = job["spec"]

@@ -6,22 +6,28 @@ topological sort. Cotangents live in dicts that are local to the sweep, and leav
 they are used; a node's saved tensors are dropped as soon as its vjp has run.
 """
 
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import memory
-from .backend import backend_of, is_array, is_writeable
-from .errors import (
-    DoubleBackwardError,
-    GraphError,
-    SavedTensorsFreedError,
-)
+from .backend import backend_of, is_array
+from .errors import DoubleBackwardError, GraphError, SavedTensorsFreedError
+from .fresh import calibrate, is_fresh, owners
 from .modes import is_anomaly_detected
-from .tape import Edge, Hooks, Leaf, Node, check_finite, plain, reachable
+from .tape import (
+    Edge,
+    Hooks,
+    Leaf,
+    Node,
+    check_finite,
+    has_infinity,
+    plain,
+    raised_by,
+    reachable,
+    swept,
+)
 
 __all__ = ["Sum", "Sweep", "check_saved", "unreached", "vjp_of"]
 
@@ -79,6 +85,7 @@ class Sweep:
             self.nodes = [node for node in self.nodes if node in self.useful]
         check_saved(self.nodes, create_graph)
         self.checking = is_anomaly_detected()
+        self.swept: dict[Any, Any] = {}
         self.arrived: dict[Any, Sum] = {}
         self.pending: dict[Node, list[Sum | None]] = {}
         for root, value in zip(roots, cotangents, strict=True):
@@ -111,6 +118,13 @@ class Sweep:
 
     def play(self, nodes: Iterable[Node]) -> None:
         """Visit the next of the nodes: all of them (`run`), or one (`tape.steps`)."""
+        token = swept.set(self.swept)
+        try:
+            self._play(nodes)
+        finally:
+            swept.reset(token)
+
+    def _play(self, nodes: Iterable[Node]) -> None:
         ledger = memory.current_ledger()
         for node in nodes:
             sums = self.pending.pop(node, None)
@@ -161,7 +175,11 @@ class Sweep:
         dy = dys[0] if len(dys) == 1 else dys
         # A kernel takes arrays, and a recorded sweep has Tensors.
         vjp = op.vjp if node.kernel is None or self.recorded is not None else vjp_of(node)
-        results = vjp(dy, saved, needs=wants, inputs=node.inputs, **node.attrs)
+        try:
+            results = vjp(dy, saved, needs=wants, inputs=node.inputs, **node.attrs)
+        except Exception as error:
+            error.add_note(raised_by(node, self.recorded is not None))
+            raise
         del dy
         if not isinstance(results, tuple) or len(results) != len(node.inputs):
             got = len(results) if isinstance(results, tuple) else type(results).__name__
@@ -172,10 +190,11 @@ class Sweep:
         if node.hooks:
             results = self._node_hooks(node, node.hooks, results, dys)
         if self.checking:
+            given = any(has_infinity(plain(v)) for v in (*dys, *saved.values()))
             for i, value in enumerate(results):
                 if wants[i]:
                     what = f"the cotangent of input {i}, from the vjp of {node!r},"
-                    check_finite(plain(value), what)
+                    check_finite(plain(value), what, infinities=given)
         known = None
         for i, edge in enumerate(node.edges):
             if edge is not None and wants[i]:
@@ -183,8 +202,8 @@ class Sweep:
                 fresh = False
                 if type(edge[0]) is Leaf and edge[0] not in self.arrived and not node.hooks:
                     if known is None:
-                        known = _owners((*dys, *saved.values(), *results))
-                    fresh = _is_fresh(value, known)
+                        known = owners((*dys, *saved.values(), *results))
+                    fresh = is_fresh(value, known)
                 self.send(edge, value, fresh)
 
     def _arrive(self, node: Node, sums: Sequence[Sum | None]) -> None:
@@ -210,15 +229,21 @@ class Sweep:
     def _through(self, hooks: Hooks, value: Any, name: str) -> Any:
         """A cotangent, passed through the hooks on it."""
         for hook in list(hooks.values()):
-            given = value if self.recorded is not None else self.wrap(value, None)
-            new = hook(given)
+            new = hook(self._locked(value))
             if new is not None:
                 value = self._replacement(new, value.shape, value.dtype, name)
         return value
 
+    def _locked(self, value: Any) -> Any:
+        """A cotangent as a hook gets it: others may hold the array, so it is read-only."""
+        view = plain(value).view()
+        if isinstance(view, np.ndarray):
+            view.flags.writeable = False
+        return self.wrap(view, None if is_array(value) else value.edge)
+
     def _node_hooks(self, node: Node, hooks: Hooks, results: Any, dys: Any) -> Any:
         def shown(values: Any) -> Any:
-            return tuple([self.wrap(v, None) if is_array(v) else v for v in values])
+            return tuple([v if v is None else self._locked(v) for v in values])
 
         for hook in list(hooks.values()):
             new = hook(shown(map(_array, results)), shown(dys))
@@ -355,26 +380,21 @@ def _unbroadcast(value: Any, shape: tuple[int, ...]) -> Any:
     return _array(value.sum(axis=axes)).reshape(shape)
 
 
-def _owners(arrays: Iterable[Any]) -> Counter[int]:
-    """How many of `arrays` look into each storage, by its id."""
-    return Counter([id(memory.storage(a)) for a in arrays if is_array(a)])
+def _keeps(make: Callable[[], Any]) -> bool:
+    """Whether a leaf keeps what a vjp makes by make(), and takes no copy."""
+
+    class Made:
+        name, saves, broadcasts = "made", (), False
+
+        @staticmethod
+        def vjp(dy: Any, saved: Any, *, needs: Any, inputs: Any) -> tuple[Any]:
+            return (make(),)
+
+    like = ((2,), np.dtype(np.float64))
+    leaf = Leaf(_keeps)
+    node = Node(Made, ((leaf, 0),), (True,), (like,), (like,), {}, ())
+    sweep = Sweep([(node, 0)], [np.ones(2)], lambda array, edge: array)
+    return sweep.run()[leaf].owned
 
 
-# What refers to an array that only the sweep knows: the vjp's results, `value` in `_visit`
-# and in `_is_fresh`, `owner` there, and getrefcount's own argument; to the owner of a view
-# only the view and the last two.
-_OWN_REFERENCES, _VIEW_REFERENCES = 5, 3
-
-
-def _is_fresh(value: Any, known: Counter[int]) -> bool:
-    """Whether nobody else holds the buffer of `value`, so that a leaf may keep it.
-
-    `known` counts the storages of all cotangents, saved tensors and results of the node.
-    """
-    if not is_array(value):
-        return False
-    owner = memory.storage(value)
-    if owner.nbytes != value.nbytes or not is_writeable(value):
-        return False  # a part of something larger, or repeated
-    most = _OWN_REFERENCES if owner is value else _VIEW_REFERENCES
-    return known[id(owner)] <= 1 and sys.getrefcount(owner) <= most
+calibrate(_keeps)

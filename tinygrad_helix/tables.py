@@ -7,12 +7,28 @@ flush left, the others flush right.
 import csv
 import html
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["aligned", "csv_text", "flat", "html_table", "latex", "markdown"]
+__all__ = [
+    "UNPREDICTED",
+    "aligned",
+    "csv_text",
+    "flat",
+    "html_table",
+    "latex",
+    "markdown",
+    "spread",
+    "unpredicted",
+]
 
 Lines = Sequence[Sequence[str]]
+
+UNPREDICTED = (
+    "predicted -: an op of the variant states no bytes beforehand; Op.predict does."
+)
+# The median of a quiet machine's steps is within a few per cent of the least.
+_QUIET = 1.5
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -20,6 +36,24 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     **{sign: "\\" + sign for sign in "&%$#_{}"},
 }
+
+
+def unpredicted(saved: Iterable[Mapping[str, int | None]]) -> bool:
+    """Whether a variant's saved bytes are without a prediction."""
+    return any(s["predicted"] is None for s in saved)
+
+
+def spread(times: Mapping[str, Mapping[str, float]]) -> str | None:
+    """What is to be said of {variant: {"median": ms, "min": ms}} whose medians lie far
+    above the least, if any do."""
+    ratios = {name: t["median"] / t["min"] for name, t in times.items() if t["min"]}
+    worst = max(ratios, key=lambda name: ratios[name], default="")
+    if ratios.get(worst, 0) <= _QUIET:
+        return None
+    return (
+        f"The machine was busy: the median step of {worst} is {ratios[worst]:.1f} times "
+        "its least. Compare the least."
+    )
 
 
 def aligned(lines: Lines, left: int = 1) -> str:

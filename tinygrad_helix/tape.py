@@ -6,6 +6,7 @@ a later one. So dropping the last Tensor of a graph frees it by reference count 
 """
 
 import itertools
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 
 from . import memory
 from .backend import Kernel, backend_of, is_array
-from .errors import GraphError, InPlaceModificationError
+from .errors import DTypeError, GraphError, InPlaceModificationError
 
 __all__ = [
     "Edge",
@@ -24,8 +25,10 @@ __all__ = [
     "SavedTensor",
     "Scope",
     "check_finite",
+    "has_infinity",
     "place_text",
     "plain",
+    "raised_by",
     "reachable",
     "saved_tensor_hooks",
     "scope",
@@ -46,12 +49,21 @@ def place_text(places: tuple[tuple[str, int], ...]) -> str:
     return f"{outer} (in {inner[0]})" if inner else outer
 
 
-def check_finite(array: Any, what: str) -> None:
-    """Raise unless all elements of a float array are finite."""
+def has_infinity(value: Any) -> bool:
+    """Whether a number is infinite, or an element of a float array."""
+    if isinstance(value, float):
+        return math.isinf(value)
+    if not is_array(value) or value.dtype.kind != "f":
+        return False
+    return bool(backend_of(value).xp.isinf(value).any())
+
+
+def check_finite(array: Any, what: str, infinities: bool = False) -> None:
+    """Raise unless all elements of a float array are finite; `infinities` may pass."""
     if not is_array(array) or array.dtype.kind != "f":
         return
     xp = backend_of(array).xp
-    finite = xp.isfinite(array)
+    finite = ~xp.isnan(array) if infinities else xp.isfinite(array)
     if not finite.all():
         bad = int(array.size - finite.sum())
         raise GraphError(
@@ -64,6 +76,12 @@ _count = itertools.count().__next__
 _hook_count = itertools.count().__next__
 
 Hooks = dict[int, Callable[..., Any]]  # in the order in which they were added
+
+
+def check_callable(what: str, fn: Any) -> None:
+    """Refuse a hook that is no function when it is given, not in the sweep."""
+    if not callable(fn):
+        raise DTypeError(f"{what} takes a function; got {type(fn).__name__}.")
 
 
 class Handle:
@@ -99,6 +117,14 @@ Edge = tuple["Node | Leaf", int]  # (who made a value, the index among its outpu
 
 _PackAndUnpack = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 _saved_hooks: ContextVar[_PackAndUnpack | None] = ContextVar("saved_hooks", default=None)
+# While a pack hook runs: which value it gets, as "op.label".
+packing: ContextVar[str] = ContextVar("packing", default="")
+# While a checkpointed function runs: what is told of each op, its operands and results.
+watching: ContextVar[Callable[[Any, Any, Any], None] | None] = ContextVar(
+    "watching", default=None
+)
+# While a sweep visits nodes: what unpack hooks keep of it for its later nodes.
+swept: ContextVar[dict[Any, Any] | None] = ContextVar("swept", default=None)
 
 
 @contextmanager
@@ -119,6 +145,8 @@ def saved_tensor_hooks(
     >>> th.saved_bytes(y)
     8
     """
+    for name, fn in (("pack", pack), ("unpack", unpack)):
+        check_callable(f"saved_tensor_hooks: {name}", fn)
     token = _saved_hooks.set((pack, unpack))
     try:
         yield
@@ -136,7 +164,9 @@ class SavedTensor:
 
     __slots__ = ("_unpack", "array", "dtype", "kind", "label", "shape", "value", "version")
 
-    def __init__(self, label: str, kind: Any, value: Any, wrap: Callable[..., Any]) -> None:
+    def __init__(
+        self, op: str, label: str, kind: Any, value: Any, wrap: Callable[..., Any]
+    ) -> None:
         self.label = label
         self.kind = kind
         self._unpack: Callable[[Any], Any] | None = None
@@ -145,7 +175,11 @@ class SavedTensor:
             self.shape, self.dtype = value.shape, value.dtype
             hooks = _saved_hooks.get()
             if hooks is not None:
-                value = hooks[0](wrap(value, None))
+                token = packing.set(f"{op}.{label}")
+                try:
+                    value = hooks[0](wrap(value, None))
+                finally:
+                    packing.reset(token)
                 self._unpack = hooks[1]
                 held = plain(value)
                 self.array = held if is_array(held) else None
@@ -191,23 +225,16 @@ class SavedTensor:
 
 
 class Scope:
-    """One call of a module: its `name` in the module that called it, the `kind` (class) of
-    module, and the `outer` call. Nodes that are made meanwhile point at it; nothing on the
-    tape keeps the module alive: `module()` is None when it is gone."""
+    """One call of a module: the `kind` (class) of module, and the `outer` call. Nodes that
+    are made meanwhile point at it; nothing on the tape keeps the module alive: `module()`
+    is None when it is gone."""
 
-    __slots__ = ("kind", "module", "name", "names", "outer")
+    __slots__ = ("kind", "module", "outer")
 
     def __init__(self, module: Any, outer: "Scope | None") -> None:
         self.kind = type(module).__name__
         self.module = weakref.ref(module)
         self.outer = outer
-        self.names: dict[int, str] | None = None  # of the modules inside, during the call
-        self.name = self.kind
-        around = None if outer is None else outer.module()
-        if outer is not None and around is not None:
-            if outer.names is None:
-                outer.names = {id(m): name for name, m in around.named_modules()}
-            self.name = outer.names.get(id(module)) or self.kind
 
 
 scope: ContextVar[Scope | None] = ContextVar("scope", default=None)
@@ -283,7 +310,8 @@ class Node:
     def register_hook(self, fn: Callable[[Any, Any], Any]) -> Handle:
         """Call fn(cotangents of the inputs, cotangents of the outputs), both tuples of
         Tensors (None where not computed), after this node's vjp. It may return other
-        cotangents of the inputs."""
+        cotangents of the inputs; those it gets are read-only, as a tensor's hook's are."""
+        check_callable("register_hook of a node", fn)
         if self.hooks is None:
             self.hooks = {}
         return Handle(self.hooks, fn)
@@ -297,6 +325,17 @@ class Node:
                     if s.array is not None:
                         ledger.release(s.array)
             self.saved = None
+
+
+def raised_by(node: "Node", recorded: bool) -> str:
+    """What an error is noted with that the vjp of `node` raised."""
+    note = f"It was raised by the vjp of {node!r}."
+    if recorded:
+        note += (
+            " A vjp under create_graph gets Tensors: use the functions of "
+            "tinygrad_helix.ops (th.where, th.exp, …), which take Tensors and arrays."
+        )
+    return note
 
 
 def reachable(roots: Iterable[Node]) -> list[Node]:

@@ -152,7 +152,10 @@ def _guarded(what: str, call: Callable[[], Any]) -> Any:
     """`call()`, with an exception of the user's code told in one sentence."""
     try:
         return call()
-    except HelixError:
+    except HelixError as error:
+        users = [place for place in _places(error) if _is_users(place)]
+        if users:
+            error.add_note(f"In {what}, at {users[-1]}.")
         raise
     except Exception as error:
         raise TargetError(told(what, error)) from error
@@ -161,20 +164,31 @@ def _guarded(what: str, call: Callable[[], Any]) -> Any:
 def told(what: str, error: BaseException) -> str:
     """An exception in one line: what raised it, with what, and the user's line it came
     from (the last one outside this package, if there is any)."""
+    line = ""
+    if not isinstance(error, SyntaxError):  # it says its line itself
+        places = _places(error)
+        line = (
+            f" at {([p for p in places if _is_users(p)] or places)[-1]}" if places else ""
+        )
+    message = " ".join(str(error).split()).removesuffix(".")
+    colon = ": " if message else ""
+    return f"{what} raised {type(error).__name__}{colon}{message}{line}."
+
+
+def _places(error: BaseException) -> list[str]:
+    """The lines `file:line` that an exception went through, the innermost last."""
     places = []
     at = error.__traceback__
     while at is not None:
         file = at.tb_frame.f_code.co_filename
         if not file.startswith("<"):  # the import machinery is frozen
-            places.append((file, at.tb_lineno))
+            places.append(f"{file}:{at.tb_lineno}")
         at = at.tb_next
-    users = [place for place in places if not place[0].startswith(_PACKAGE)]
-    line = ""
-    if places and not isinstance(error, SyntaxError):  # it says its line itself
-        line = " at {}:{}".format(*(users or places)[-1])
-    message = " ".join(str(error).split()).removesuffix(".")
-    colon = ": " if message else ""
-    return f"{what} raised {type(error).__name__}{colon}{message}{line}."
+    return places
+
+
+def _is_users(place: str) -> bool:
+    return not place.startswith(_PACKAGE)
 
 
 def load_target(
@@ -229,6 +243,18 @@ def load_target(
         raise TargetError(
             f"--set {unknown[0]}: {inputs}() of {spec!r} takes "
             f"{', '.join(accepted) or 'no settings'}."
+        )
+    due = [
+        k
+        for k, p in accepted.items()
+        if p.default is p.empty
+        and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        and (p.kind is p.POSITIONAL_ONLY or k not in settings)
+    ]
+    if due:
+        raise TargetError(
+            f"{inputs}() of {spec!r} is called without {', '.join(due)}. Every argument of "
+            f"{inputs}() needs a default; --set changes it."
         )
     with beside(spec):
         made = _guarded(f"{inputs}() of {spec!r}", lambda: make(**settings))

@@ -40,6 +40,11 @@ def _convert(data: Any, dtype: Any, backend: Backend, copy: bool) -> Any:
     else:
         try:
             array = backend.asarray(data, dtype)
+        except OverflowError as error:
+            raise DTypeError(
+                f"{dtype or 'no dtype'} cannot hold this {type(data).__name__} ({error}). "
+                "Give a wider dtype, or other numbers."
+            ) from None
         except (ValueError, TypeError, DeviceError) as error:
             raise ShapeError(
                 f"no array can be made of this {type(data).__name__} ({error}). Give "

@@ -236,7 +236,24 @@ def executed(made: Any) -> Any:
             resources={"metadata": {"path": place}},
         ).execute(stderr=subprocess.DEVNULL)  # what a cell raises comes another way
     del made.cells[0]
+    _name_cells(made)
     return made
+
+
+def _name_cells(made: Any) -> None:
+    """Say in outputs `cell 3, line 5` where the kernel has a file of its own making."""
+    file_name = _needed("ipykernel.compiler").get_file_name
+    sources = [cell.source for cell in made.cells if cell.cell_type == "code"]
+    numbers = {Path(file_name(source)).name: n for n, source in enumerate(sources, 1)}
+
+    def named(found: re.Match[str]) -> str:
+        number = numbers.get(found[1])
+        return found[0] if number is None else f"cell {number}, line {found[2]}"
+
+    place = re.compile(r"\S*ipykernel_\d+\S(\d+\.py):(\d+)")
+    for output in [o for cell in made.cells for o in cell.get("outputs", ())]:
+        if "text" in output:
+            output["text"] = place.sub(named, output["text"])
 
 
 def html(text: str) -> str:
@@ -277,7 +294,8 @@ pre { overflow-x: auto; padding: .7rem .9rem; border-radius: 6px; font-size: .85
   line-height: 1.4; background: var(--soft); color: var(--ink); }
 code { font-size: .9em; }
 .highlight, .highlight pre { background: var(--soft); }
-.output_area pre { background: none; border-left: 3px solid #0072B2; border-radius: 0; }
+.output_area pre { white-space: pre-wrap; overflow-wrap: anywhere; background: none;
+  border-left: 3px solid #0072B2; border-radius: 0; }
 .prompt, .anchor-link { display: none; }
 table { border-collapse: collapse; margin: 1rem 0; }
 td, th { border-bottom: 1px solid #8888; padding: .25rem .8rem .25rem 0; text-align: left; }

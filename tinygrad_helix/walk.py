@@ -5,7 +5,7 @@ into the node, what went out of it, and what the tape let go of.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,12 +118,24 @@ class Step:
 
 
 class _Watched(Sweep):
-    """A sweep that notes what comes into the node it visits, and what goes out."""
+    """A sweep that notes what comes into the node it visits, what goes out, and the bytes
+    of what waits for nodes to come. `ahead` are these, the next one last; `last` has the
+    node that each leaf hears from last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.came: list[Any] = []
         self.went: list[Any] = []
+        self.waiting: Counter[int] = Counter()  # cotangents by the id of their storage
+        self.waiting_bytes = 0
         super().__init__(*args, **kwargs)
+        self.ahead = self.nodes[::-1]
+        self.last = {e[0]: node for node in self.nodes for e in node.edges if e is not None}
+
+    def play(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            for entry in self.pending.get(node, ()):
+                self._wait(entry, -1)
+            super().play([node])
 
     def _visit(self, node: Node, sums: list[Sum | None]) -> None:
         self.came = [None if s is None else s.value for s in sums]
@@ -133,7 +145,25 @@ class _Watched(Sweep):
     def send(self, edge: Edge, value: Any, owned: bool) -> None:
         # An array that the leaf keeps is added to when more arrives.
         self.went.append(backend_of(value).copy(value) if owned else value)
+        target, index = edge
+        if isinstance(target, Leaf):
+            super().send(edge, value, owned)
+            return
+        if target in self.pending:
+            self._wait(self.pending[target][index], -1)
         super().send(edge, value, owned)
+        self._wait(self.pending[target][index], 1)
+
+    def _wait(self, entry: Sum | None, change: int) -> None:
+        """One cotangent more (1) waits, or one less (-1)."""
+        if entry is not None:
+            owner = memory.storage(entry.value)
+            before = self.waiting[id(owner)]
+            self.waiting[id(owner)] += change
+            if before + change == 0:
+                del self.waiting[id(owner)]
+            if 0 in (before, before + change):
+                self.waiting_bytes += change * owner.nbytes
 
 
 class Steps:
@@ -142,11 +172,7 @@ class Steps:
 
     def __init__(self, sweep: _Watched) -> None:
         self._sweep: _Watched | None = sweep  # None at the end, and after an error
-        self._ahead = sweep.nodes[::-1]  # the next one last
         self._current: Step | None = None
-        self._last = {
-            edge[0]: node for node in sweep.nodes for edge in node.edges if edge is not None
-        }
         held = [entry for node in sweep.nodes for entry in _storages(node)]
         self._holders = Counter([key for _, key, _ in held])
         self.count = len(sweep.nodes)
@@ -162,11 +188,11 @@ class Steps:
         sweep, self._sweep = self._sweep, None
         if sweep is None:
             raise StopIteration
-        if not self._ahead:  # y is a leaf: there are no nodes
+        if not sweep.ahead:  # y is a leaf: there are no nodes
             land(sweep.finish())
             raise StopIteration
-        step = self._play(sweep, self._ahead.pop())
-        if self._ahead:
+        step = self._play(sweep, sweep.ahead.pop())
+        if sweep.ahead:
             self._sweep = sweep
         else:
             land(sweep.finish())
@@ -180,10 +206,8 @@ class Steps:
         freed = [] if sweep.retain_graph else [self._let_go(*entry) for entry in saved]
         edges = [(i, edge) for i, edge in enumerate(node.edges) if edge is not None]
         leaves = dict.fromkeys([to for _, (to, _) in edges if isinstance(to, Leaf)])
-        waiting = [s for sums in sweep.pending.values() for s in sums if s is not None]
-        owners = [memory.storage(s.value) for s in waiting]
         return Step(
-            number=self.count - len(self._ahead),
+            number=self.count - len(sweep.ahead),
             count=self.count,
             node=node,
             came=tuple(
@@ -197,13 +221,13 @@ class Steps:
             ),
             landed=tuple(
                 [
-                    Landed(leaf, _copy(sweep.arrived[leaf].value), self._last[leaf] is node)
+                    Landed(leaf, _copy(sweep.arrived[leaf].value), sweep.last[leaf] is node)
                     for leaf in leaves
                 ]
             ),
             freed=tuple(freed),
             live_bytes=self.live_bytes,
-            waiting_bytes=sum({id(owner): owner.nbytes for owner in owners}.values()),
+            waiting_bytes=sweep.waiting_bytes,
         )
 
     def _let_go(self, label: str, key: int, nbytes: int) -> Freed:

@@ -80,24 +80,6 @@ assert np.allclose([nudge(0), nudge(1), nudge(2)], [da, db, dc], atol=1e-8)
 # for the square, a and b for the product. Addition reads nothing at all. What is read must
 # still be there, so it must be kept. On a real network this is where the memory goes, and
 # it is what the rest of these tutorials is about.
-#
-# Values above, cotangents below:
-
-# %%
-sheet = Sketch(640, 220, "y = (a·b + c)²: values forward, cotangents backward")
-at = {"a": (50, 45), "b": (50, 145), "c": (210, 175), "p = a·b": (210, 95)}
-at |= {"s = p + c": (380, 115), "y = s²": (560, 115)}
-values = (a, b, c, p, s, y)
-cotangents = (da, db, dc, dp, ds, dy)
-for (name, (left, top)), v, dv in zip(at.items(), values, cotangents, strict=True):
-    sheet.box(left, top, name)
-    sheet.text(left, top - 27, f"{v:g}", bold=True)
-    sheet.text(left, top + 28, f"{dv:g}", colour=ORANGE, bold=True)
-for step in ("a > p = a·b", "b > p = a·b", "p = a·b > s = p + c", "c > s = p + c"):
-    sheet.join(*step.split(" > "))
-sheet.join("s = p + c", "y = s²")
-sheet.text(630, 205, "black: value, orange: cotangent", anchor="end", size=12)
-sheet.save("figures/01_chain_rule.svg")
 
 # %% [markdown]
 # ## By the engine
@@ -116,6 +98,10 @@ Y.backward()
 assert (A.grad.item(), B.grad.item(), C.grad.item()) == (da, db, dc)
 
 # %% [markdown]
+# The drawing has a line a step. At the left the lines lead each value, from the ● where it
+# is made, down to the ● where it is used. An n and a number name a step, which is called a
+# *node*, and what a node `keeps` stands behind it, by name and in bytes.
+#
 # It kept what we said must be kept: both factors of the product, and s for the square (the
 # operation is `pow`, and s is its `a`). Three float32 numbers are 12 bytes. After the
 # backward pass nobody will read them again, so they are gone.
@@ -141,8 +127,11 @@ assert x.grad.tolist() == [2 * 1, 2 * 2 * 10, 2 * 3 * 100]
 # %% [markdown]
 # A function from n numbers to m has n·m partial derivatives, the Jacobian. We never write
 # it down. Each step knows how to turn the cotangent of its result into the cotangents of
-# its inputs, which is a product of a vector and the Jacobian: a *vjp*. Of the matrix
-# product X W the vjp is two matrix products, and you can find out which by shapes alone.
+# its inputs, which is a product of a vector and the Jacobian: a *vjp*.
+#
+# Take the matrix product, `X @ W` in Python: its element in row i and column j is the sum
+# over k of X[i, k]·W[k, j]. Its vjp is two matrix products, with `.T`, the transpose, which
+# swaps rows and columns. The shapes say which two can be meant; the numbers decide.
 
 # %%
 X = th.tensor(np.arange(6.0).reshape(2, 3), requires_grad=True)  # [2, 3]
@@ -151,6 +140,28 @@ dY = np.arange(8.0).reshape(2, 4)
 (X @ W).backward(dY)
 assert np.array_equal(X.grad.numpy(), dY @ W.data.T)  # [2, 4] [4, 3] = [2, 3]
 assert np.array_equal(W.grad.numpy(), X.data.T @ dY)  # [3, 2] [2, 4] = [3, 4]
+
+# %% [markdown]
+# ## The picture
+#
+# The three steps: values above, cotangents below. `Sketch` draws boxes, words and arrows.
+
+# %%
+sheet = Sketch(640, 270, "y = (a·b + c)²: values forward, cotangents backward")
+at = {"a": (50, 45), "b": (50, 155), "c": (210, 205), "p = a·b": (210, 95)}
+at |= {"s = p + c": (390, 130), "y = s²": (560, 130)}
+values = (a, b, c, p, s, y)
+cotangents = (da, db, dc, dp, ds, dy)
+# (strict: zip raises if one of them is longer than the others)
+for (name, (left, top)), v, dv in zip(at.items(), values, cotangents, strict=True):
+    sheet.box(left, top, name)
+    sheet.text(left, top - 27, f"{v:g}", bold=True)
+    sheet.text(left, top + 28, f"{dv:g}", colour=ORANGE, bold=True)
+for step in ("a > p = a·b", "b > p = a·b", "p = a·b > s = p + c", "c > s = p + c"):
+    sheet.join(*step.split(" > "))
+sheet.join("s = p + c", "y = s²")
+sheet.text(630, 255, "black: value, orange: cotangent", anchor="end", size=12)
+sheet.save("figures/01_chain_rule.svg")
 
 # %% [markdown]
 # ## Exercises

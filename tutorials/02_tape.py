@@ -128,9 +128,9 @@ assert sweep(y) == [y, c, b, a]
 assert a.cotangent == 8
 
 # %% [markdown]
-# That function is the heart of the engine: `tinygrad_helix/sweep.py` is the same loop with
-# arrays, checks and hooks. Nothing in it calls itself. A recursive visit needs a Python
-# frame for every step, and a long chain has more steps than Python has frames.
+# That function is the heart of the engine: `tinygrad_helix/sweep.py` visits its nodes in
+# this order too, as we shall see below. Nothing in it calls itself. A recursive visit needs
+# a Python frame for every step, and a long chain has more steps than Python has frames.
 
 # %%
 chain = Value()
@@ -143,25 +143,13 @@ try:
 except RecursionError:
     pass
 
-# %%
-sheet = Sketch(640, 145, "b = 2a, c = 3b, y = b + c: cotangents in two orders of visit")
-for i, (name, sent) in enumerate(zip("abcy", ("2, not 8", "1, then 4", 1, 1), strict=True)):
-    left, top = 70 + 165 * i, 45 + 35 * (name == "c")
-    sheet.box(left, top, f"{i}: {name}")
-    sheet.text(left, top + 30, f"eager: {sent}", size=13)
-    sheet.text(left, top + 50, f"tape: {[8, 4, 1, 1][i]}", colour=ORANGE, bold=True)
-for step in ("3: y > 2: c", "3: y > 1: b", "2: c > 1: b", "1: b > 0: a"):
-    sheet.join(*step.split(" > "))
-for left, top, n in zip((152, 400, 330, 490), (32, 32, 78, 78), "2131", strict=True):
-    sheet.text(left, top, f"·{n}", size=12)
-sheet.save("figures/02_tape.svg")
-
 # %% [markdown]
 # ## The engine
 #
 # In the engine it is an operation, not a value, that takes a place on the tape: a *node*.
 # Its `counter` is the place, its `edges` lead to the nodes that made its inputs, or to the
-# leaf where a gradient lands. `y.node.reachable()` is our `order`.
+# leaf where a gradient lands: `b.edge` is (the node that made b, which of its results b
+# is). `y.node.reachable()` is our `order`, and `th.tape.steps` sweeps node by node.
 
 # %%
 a = th.tensor(1.0, requires_grad=True)
@@ -173,8 +161,16 @@ assert [node.op.name for node in order] == ["add", "mul", "mul"]
 assert order[0].counter > order[1].counter > order[2].counter
 assert y.node.edges == (b.edge, c.edge)
 
+s = 2 * a
+z = s + 3 * s  # the same once more, for a sweep frees what it has visited
+order = z.node.reachable()
+assert [step.node for step in th.tape.steps(z)] == order
+assert a.grad.item() == 8
+a.grad = None
+
 # %% [markdown]
-# No node holds a Tensor. So b may go away, and the graph of y is whole all the same.
+# No node holds a Tensor. So b may go away, and the graph of y is whole all the same. (A
+# `weakref.ref` points at b without keeping it alive, and gives None once b is gone.)
 
 # %%
 gone = weakref.ref(b)
@@ -191,6 +187,24 @@ assert a.grad.item() == 8
 # %%
 (5 * a).backward()
 assert a.grad.item() == 8 + 5
+
+# %% [markdown]
+# ## The picture
+#
+# Below each value what it passes on in the eager order, and in that of the tape.
+
+# %%
+sheet = Sketch(640, 145, "b = 2a, c = 3b, y = b + c: cotangents in two orders of visit")
+for i, (name, sent) in enumerate(zip("abcy", ("2, not 8", "1, then 4", 1, 1), strict=True)):
+    left, top = 70 + 165 * i, 45 + 35 * (name == "c")
+    sheet.box(left, top, f"{i}: {name}")
+    sheet.text(left, top + 30, f"eager: {sent}", size=13)
+    sheet.text(left, top + 50, f"tape: {[8, 4, 1, 1][i]}", colour=ORANGE, bold=True)
+for step in ("3: y > 2: c", "3: y > 1: b", "2: c > 1: b", "1: b > 0: a"):
+    sheet.join(*step.split(" > "))
+for left, top, n in zip((152, 400, 330, 490), (32, 32, 78, 78), "2131", strict=True):
+    sheet.text(left, top, f"·{n}", size=12)
+sheet.save("figures/02_tape.svg")
 
 # %% [markdown]
 # ## Exercises

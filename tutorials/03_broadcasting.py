@@ -22,30 +22,6 @@ dy = np.array([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]])  # [2, 3]
 assert np.array_equal(x.grad.numpy(), dy)  # used once
 assert np.array_equal(b.grad.numpy(), [11, 22, 33])  # used in both rows
 
-# %%
-sheet = Sketch(640, 190, "b is stretched over two rows; its gradient is the sum over them")
-for top, left, row, fill in (
-    (95, 60, (10, 20, 30), SKY),
-    (70, 260, (10, 20, 30), SKY),
-    (120, 260, (10, 20, 30), SKY),
-    (70, 420, (1, 2, 3), WHITE),
-    (120, 420, (10, 20, 30), WHITE),
-    (95, 560, (11, 22, 33), AMBER),
-):
-    for i, number in enumerate(row):
-        box = {"width": 34, "height": 30, "round": False}
-        sheet.box(left + 34 * (i - 1), top, f"{number}", fill=fill, size=13, **box)
-for left, words in (
-    (60, "b [3]"),
-    (260, "as used [2, 3]"),
-    (420, "dy [2, 3]"),
-    (560, "db [3]"),
-):
-    sheet.text(left, 30, words)
-sheet.line([(120, 95), (196, 95)], arrow=True).text(158, 82, "stretch", size=12)
-sheet.line([(478, 95), (500, 95)], arrow=True).text(488, 160, "sum over rows", size=12)
-sheet.save("figures/03_broadcasting.svg")
-
 # %% [markdown]
 # ## The rule
 #
@@ -99,9 +75,9 @@ assert wrong.shape == right.shape
 assert not np.allclose(wrong, right.numpy())
 
 # %% [markdown]
-# Nothing stops a program with this bug: it trains, only worse. So tests of gradients use
+# Nothing stops a program with this bug: no error tells of it. So tests of gradients use
 # shapes whose sizes all differ, and compare with differences of the function itself.
-# Tutorial 04 does so.
+# Tutorial 04 does so, with a table of 2×3.
 #
 # ## Stretch and sum are one pair
 #
@@ -125,8 +101,9 @@ assert np.array_equal(x.grad.numpy(), [[1, 2, 3], [1, 2, 3]])
 # %% [markdown]
 # ## What it costs
 #
-# A stretched array is not larger. NumPy walks over the same row again, by a stride of 0
-# bytes. So a gain of D numbers that multiplies N rows is kept as D numbers.
+# A stretched array is not larger. An array's *strides* say how many bytes it is from one
+# element to the next, along each axis; NumPy walks over the same row again, by a stride of
+# 0. So a gain of D numbers that multiplies N rows is kept as D numbers.
 
 # %%
 N, D = 1000, 8
@@ -141,7 +118,38 @@ assert {s.label: s.nbytes for s in th.memory.saved(y)} == {"a": N * D * 8, "b": 
 # numbers that lives until it is summed. It is a *transient*: it is not kept between the
 # passes, but the machine must have room for it. The fused block of tutorial 08 avoids
 # exactly such tables.
+
+# %% [markdown]
+# ## The picture
 #
+# A row is stretched on the way forward, and summed on the way back.
+
+# %%
+sheet = Sketch(640, 190, "b is stretched over two rows; its gradient is the sum over them")
+for top, left, row, fill in (
+    (95, 60, (10, 20, 30), SKY),
+    (70, 260, (10, 20, 30), SKY),
+    (120, 260, (10, 20, 30), SKY),
+    (70, 420, (1, 2, 3), WHITE),
+    (120, 420, (10, 20, 30), WHITE),
+    (95, 580, (11, 22, 33), AMBER),
+):
+    for i, number in enumerate(row):
+        box = {"width": 34, "height": 30, "round": False}
+        sheet.box(left + 34 * (i - 1), top, f"{number}", fill=fill, size=13, **box)
+for left, words in (
+    (60, "b [3]"),
+    (260, "as used [2, 3]"),
+    (420, "dy [2, 3]"),
+    (580, "db [3]"),
+):
+    sheet.text(left, 30, words)
+sheet.line([(120, 95), (196, 95)], arrow=True).text(158, 82, "stretch", size=12)
+sheet.line([(477, 95), (523, 95)], arrow=True).text(500, 82, "sum", size=12)
+sheet.text(500, 109, "over rows", size=12)
+sheet.save("figures/03_broadcasting.svg")
+
+# %% [markdown]
 # ## Exercises
 #
 # **1.** Write the vjp of the mean over one axis. The result of `x.mean(axis)` lacks that

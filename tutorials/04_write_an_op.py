@@ -21,12 +21,17 @@ from tinygrad_helix.viz.sketch import BLUE, GREY, ORANGE, Sketch
 # ## The class
 #
 # `forward` gets arrays and returns an array and what to keep, by name. `vjp` gets the
-# cotangent of the result and what was kept, and returns one cotangent an input.
+# cotangent of the result and what was kept, and returns one cotangent an input. `xp` is the
+# array module: NumPy, or CuPy on a GPU, so one body serves both. `inputs` is (shape, dtype)
+# of each input, for a vjp that needs no more of it. `th.apply` calls an op: it runs
+# `forward`, and puts a node on the tape if some input wants a gradient.
 #
 # `saves` says what each kept value *is*. An `Input` or `Output` is somebody else's array:
-# as long as they hold it anyway, keeping it costs nothing new. `needs` says which inputs
-# want a gradient, so that we keep only what will be read: da reads a and y, db reads b
-# and y.
+# as long as they hold it anyway, keeping it costs nothing new. An `Intermediate` is an
+# array of the op's own, which nobody else has, and a `Constant` one that no derivative goes
+# through. `needs` says which inputs want a gradient, so that we keep only what will be
+# read: da reads a and y, db reads b and y. The result y may always be named: where no
+# gradient is wanted, nothing is kept.
 
 
 # %%
@@ -53,8 +58,8 @@ def hypot(a, b):
     return th.apply(Hypot, a, b)
 
 
-a = th.tensor([[3.0, 5.0], [8.0, 7.0]], dtype="float64", requires_grad=True)
-b = th.tensor([4.0, 12.0], dtype="float64", requires_grad=True)  # stretched over two rows
+a = th.tensor([[3.0, 5.0, 8.0], [7.0, 9.0, 6.0]], dtype="float64", requires_grad=True)
+b = th.tensor([4.0, 12.0, 15.0], dtype="float64", requires_grad=True)  # for two rows
 y = hypot(a, b)
 assert np.allclose(y.data, np.hypot(a.data, b.data))
 assert [s.label for s in th.memory.saved(y)] == ["a", "b", "y"]
@@ -79,20 +84,6 @@ steps = np.array([float(f"1e-{i}") for i in range(13)])
 errors = abs((cube(1 + steps) - cube(1 - steps)) / (2 * steps) - 3)  # of z³ at 1, due is 3
 assert 1e-8 < steps[errors.argmin()] < 1e-3
 assert errors[0] > 0.1 and errors[-1] > 1e-6  # both ends are far worse
-
-sheet = Sketch(640, 300, "error of a difference quotient over its step, in float64")
-at = [(70 + 40 * i, 40 - 16 * np.log10(max(e, 1e-14))) for i, e in enumerate(errors)]
-sheet.line([(70, 20), (70, 265), (600, 265)], colour=GREY)
-sheet.line(at, colour=BLUE, width=2)
-for i, (left, top) in enumerate(at):
-    sheet.dot(left, top, BLUE)
-    sheet.text(left, 280, f"1e-{i}" if i else "1", size=12)
-for power in (0, -5, -10):
-    sheet.text(60, 40 - 16 * power, f"1e{power}" if power else "1", size=12, anchor="end")
-sheet.text(180, 75, "curvature:\nthe error falls as h²", anchor="start")
-sheet.text(600, 200, "rounding: it grows as 1/h", anchor="end", colour=ORANGE)
-sheet.text(330, 20, "the error of (f(z+h) - f(z-h)) / 2h, over h", bold=True)
-sheet.save("figures/04_write_an_op.svg")
 
 # %% [markdown]
 # `gradcheck` does that for every input and output, in float64, with a step of that size.
@@ -165,15 +156,42 @@ for broken, word in ((Hoarder, "not read"), (Scribbler, "written by the vjp")):
     assert word in str(report)
 
 # %% [markdown]
-# The hoarder costs one array a call. The scribbler is worse: dy may be the cotangent of
-# another branch as well, which then gets a wrong gradient, sometimes. So the two checks go
-# together: gradcheck for the mathematics, audit for the keeping.
+# The hoarder costs one array a call. (It is told off twice: it makes that array even under
+# `no_grad`, when nobody can want it. Hypot's y is there in any case.) The scribbler is
+# worse: dy may be the cotangent of another branch as well, which then gets a wrong
+# gradient, sometimes. So the two checks go together: gradcheck for the mathematics, audit
+# for the keeping.
+
+# %% [markdown]
+# ## The picture
 #
+# The error of the slope over the step h, for z³ at 1: both ends are bad.
+
+# %%
+sheet = Sketch(640, 300, "error of a difference quotient over its step, in float64")
+at = [(70 + 40 * i, 40 - 16 * np.log10(max(e, 1e-14))) for i, e in enumerate(errors)]
+sheet.line([(70, 20), (70, 265), (600, 265)], colour=GREY)
+sheet.line(at, colour=BLUE, width=2)
+for i, (left, top) in enumerate(at):
+    sheet.dot(left, top, BLUE)
+    sheet.text(left, 280, f"1e-{i}" if i else "1", size=12)
+for power in (0, -5, -10):
+    sheet.text(60, 40 - 16 * power, f"1e{power}" if power else "1", size=12, anchor="end")
+sheet.text(180, 75, "curvature:\nthe error falls as h²", anchor="start")
+sheet.text(600, 200, "rounding: it grows as 1/h", anchor="end", colour=ORANGE)
+sheet.text(330, 20, "the error of (f(z+h) - f(z-h)) / 2h, over h", bold=True)
+sheet.save("figures/04_write_an_op.svg")
+
+# %% [markdown]
 # ## Exercises
 #
 # **1.** Write `Softplus`, y = ln(1 + eˣ). Its derivative is sigmoid(x), which is also
 # 1 - e⁻ʸ. So one array is enough: keep the result and nothing else. `xp.logaddexp(0, x)` is
 # a forward pass that does not overflow.
+#
+# With `create_graph=True` the sweep itself is recorded, for second derivatives, and the vjp
+# gets Tensors in the place of arrays. NumPy's functions refuse those. So in a vjp use the
+# operators, and the functions of this package, which take both: `th.expm1(z)` is eᶻ - 1.
 
 
 # %%
@@ -192,7 +210,7 @@ class Softplus(th.Op):
     @staticmethod
     def vjp(dy, saved, *, needs, inputs):
         ### BEGIN SOLUTION
-        return (-dy * np.expm1(-saved["y"]),)
+        return (-dy * th.expm1(-saved["y"]),)
         ### END SOLUTION
 
 
@@ -201,13 +219,15 @@ with exercise(1):
     x.requires_grad = True
     assert np.allclose(th.apply(Softplus, x).data, np.logaddexp(0, x.data)), "forward"
     th.gradcheck(lambda x: th.apply(Softplus, x), (x,))
+    th.gradcheck(lambda x: th.apply(Softplus, x), (x,), order=2)  # with Tensors in the vjp
     report = th.audit(Softplus, x)
     assert report.ok, str(report)
 
 # %% [markdown]
 # **2.** Write `Leaky`: y = x where x > 0, else x / 10. Its vjp needs to know *where* x was
 # positive, and no more. A mask of bools takes one byte an element where x takes eight: keep
-# the mask, as a `Constant`, since no derivative goes through it.
+# the mask, as a `Constant`, since no derivative goes through it. In the vjp, `th.where`
+# takes arrays and Tensors.
 
 
 # %%
@@ -224,7 +244,7 @@ class Leaky(th.Op):
     @staticmethod
     def vjp(dy, saved, *, needs, inputs):
         ### BEGIN SOLUTION
-        return (np.where(saved["positive"], dy, dy / 10),)
+        return (th.where(saved["positive"], dy, dy / 10),)
         ### END SOLUTION
 
 
@@ -234,5 +254,7 @@ with exercise(2):
     assert np.allclose(y.data, [-0.2, -0.1, 1, 3]), f"forward gives {y.data}"
     assert th.saved_bytes(y) == 4, f"4 bytes would do, you keep {th.saved_bytes(y)}"
     th.gradcheck(lambda x: th.apply(Leaky, x), (x,))
+    (slope,) = th.grad((th.apply(Leaky, x) ** 2).sum(), [x], create_graph=True)
+    assert np.allclose(slope.data, [-0.04, -0.02, 2, 6]), f"the slope is {slope.data}"
     report = th.audit(Leaky, x)
     assert report.ok, str(report)

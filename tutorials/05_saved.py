@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 05 What is saved: labels, storages, views, bytes
 #
-# Between the forward and the backward pass the tape holds arrays. In training they take
-# more memory than anything else, so it pays to know each of them: which node keeps it, why,
-# and whether it really costs something. This tutorial takes one small expression apart
-# until nothing in it is a mystery:
+# Between the forward and the backward pass the tape holds arrays. They can take more memory
+# than the parameters do, as they will here, so it pays to know each of them: which node
+# keeps it, why, and whether it really costs something. This tutorial takes one small
+# expression apart until nothing in it is a mystery:
 #
 #     u = x W1        v = x W3        g = silu(u) · v        silu(u) = u · sigmoid(u)
 
@@ -55,6 +55,7 @@ assert [f"{s.op}.{s.label}" for s in rows] == [
     *("mul.a", "mul.b"),  # silu(u) and v
 ]
 assert th.saved_bytes((x + x).sum()) == 0
+assert th.saved_bytes(x.reshape(D, N).transpose(1, 0)[0].sum()) == 0
 assert [s.label for s in th.memory.saved(x.exp())] == ["y"]
 
 # %% [markdown]
@@ -64,39 +65,27 @@ assert [s.label for s in th.memory.saved(x.exp())] == ["y"]
 # is the buffer behind an array, its *storage*, however many nodes hold it.
 #
 # And a parameter is there anyway, whether or not a tape holds it. So the sum of saved bytes
-# leaves parameters out. For g there remain x, u, silu(u) and v: D + 3F numbers a row.
+# leaves parameters out. For g there remain x, u, silu(u) and v: D + 3F numbers a row. (In
+# each row of `th.memory.saved`, `first` says whether its storage has not come before.)
 
 # %%
 assert rows[0].storage_id == rows[2].storage_id and not rows[2].first
 assert [s.parameter for s in rows] == [False, True, False, True, False, False, False]
 assert th.saved_bytes(g) == (D + 3 * F) * N * 4
-
-sheet = Sketch(640, 270, "seven saved tensors of g, and the storages behind them")
-storages = {"x": 50, "w1": 95, "w3": 140, "u": 175, "silu(u)": 210, "v": 245}
-sheet.text(110, 18, "node.label", bold=True).text(480, 18, "storage", bold=True)
-for name, top in storages.items():
-    fill = SKY if name in ("w1", "w3") else AMBER
-    size = f"{D if name == 'x' else F}·{N}·4 bytes"
-    words = "parameter" if fill == SKY else size
-    sheet.box(430, top, name, width=80, height=26, fill=fill)
-    sheet.text(480, top, words, anchor="start", size=12)
-holders = ("matmul.a:x", "matmul.b:w1", "matmul.a:x", "matmul.b:w3", "silu.x:u")
-for i, held in enumerate((*holders, "mul.a:silu(u)", "mul.b:v")):
-    node, name = held.split(":")
-    sheet.box(110, 45 + 34 * i, node, width=110, height=26).join(node, name)
-sheet.save("figures/05_saved.svg")
+assert th.saved_bytes(g) > w1.nbytes + w3.nbytes
 
 # %% [markdown]
 # ## A view holds the whole buffer
 #
 # `big[0]` looks like one row. It is a view: 1 row, but the buffer of all 1000. If a node
-# saves it, the whole buffer stays alive. The table shows both numbers, and this is a leak
-# that real programs have.
+# saves it, the whole buffer stays alive. Each row of the table has both numbers, and this
+# is a leak that real programs have.
 
 # %%
 big = th.Tensor(normal(1000, D))
 w = Parameter(normal(D))
 leak = big[0] * w
+print(th.memory.table(leak))
 saved = [s for s in th.memory.saved(leak) if not s.parameter]
 assert (saved[0].view_nbytes, saved[0].nbytes) == (D * 4, 1000 * D * 4)
 
@@ -176,6 +165,27 @@ inputs = {"x": x, "w1": w1, "w3": w3}
 predicted = (D + 3 * F) * N * 4
 assert th.saved_bytes(gated(**inputs)) == predicted
 assert th.accounting.measure_saved(gated, inputs, ("w1", "w3")) == predicted
+
+# %% [markdown]
+# ## The picture
+#
+# What each node keeps, and the storage behind it. Sky blue: parameters.
+
+# %%
+sheet = Sketch(640, 270, "seven saved tensors of g, and the storages behind them")
+storages = {n: 45 + 40 * i for i, n in enumerate(("x", "w1", "w3", "u", "silu(u)", "v"))}
+sheet.text(110, 18, "node.label", bold=True).text(480, 18, "storage", bold=True)
+for name, top in storages.items():
+    fill = SKY if name in ("w1", "w3") else AMBER
+    size = f"N·{'D' if name == 'x' else 'F'}·4 bytes"
+    words = "parameter" if fill == SKY else size
+    sheet.box(430, top, name, width=80, height=26, fill=fill)
+    sheet.text(480, top, words, anchor="start", size=12)
+holders = ("matmul.a:x", "matmul.b:w1", "matmul.a:x", "matmul.b:w3", "silu.x:u")
+for i, held in enumerate((*holders, "mul.a:silu(u)", "mul.b:v")):
+    node, name = held.split(":")
+    sheet.box(110, 45 + 34 * i, node, width=110, height=26).join(node, name)
+sheet.save("figures/05_saved.svg")
 
 # %% [markdown]
 # ## Exercises

@@ -68,24 +68,6 @@ assert all(
     for p, g in zip(block.parameters(), gradients, strict=True)
 )
 
-# %%
-sheet = Sketch(640, 280, "bytes that the tape holds, after each step of the sweep")
-sheet.text(330, 18, "bytes that the tape holds, step by step", bold=True)
-sheet.line([(60, 30), (60, 240), (625, 240)], colour=GREY)
-width, high = 560 / len(live), 190 / held
-points = []
-for i, n in enumerate(live):
-    points += [(60 + i * width, 240 - n * high), (60 + (i + 1) * width, 240 - n * high)]
-sheet.line(points, colour=BLUE, width=2.5)
-sheet.text(54, 50, f"{held:,}", size=12, anchor="end").text(
-    54, 240, "0", size=12, anchor="end"
-)
-for i in (1, scan + 1, len(walk)):
-    left = 60 + (i + 0.5) * width
-    sheet.dot(left, 240 - live[i] * high, ORANGE)
-    sheet.text(left, 258, f"{i}: {names[i - 1]}", size=12, colour=ORANGE)
-sheet.save("figures/09_walk_and_errors.svg")
-
 # %% [markdown]
 # Two rules come with the freedom to stop. Stop half way, and *no* gradient has changed:
 # they land together at the end. But the nodes that were visited have dropped their saved
@@ -160,6 +142,29 @@ for kind, page in EXPLANATIONS.items():
         caused += 1
     exec(page.fixed_lines, {})
 assert caused == sum(not page.needs for page in EXPLANATIONS.values())
+
+# %% [markdown]
+# ## The picture
+#
+# The bytes that the tape holds after each step of the walk.
+
+# %%
+sheet = Sketch(640, 280, "bytes that the tape holds, after each step of the sweep")
+sheet.text(330, 18, "bytes that the tape holds, step by step", bold=True)
+sheet.line([(60, 30), (60, 240), (625, 240)], colour=GREY)
+width, high = 560 / len(live), 190 / held
+points = []
+for i, n in enumerate(live):
+    points += [(60 + i * width, 240 - n * high), (60 + (i + 1) * width, 240 - n * high)]
+sheet.line(points, colour=BLUE, width=2.5)
+sheet.text(54, 50, f"{held:,}", size=12, anchor="end").text(
+    54, 240, "0", size=12, anchor="end"
+)
+for i in (1, scan + 1, len(walk)):
+    left = 60 + (i + 0.5) * width
+    sheet.dot(left, 240 - live[i] * high, ORANGE)
+    sheet.text(left, 258, f"{i}: {names[i - 1]}", size=12, colour=ORANGE)
+sheet.save("figures/09_walk_and_errors.svg")
 
 # %% [markdown]
 # ## Exercises

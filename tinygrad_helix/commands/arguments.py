@@ -1,10 +1,22 @@
 """Arguments that several commands take, and parsers of their values."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["DEVICE", "SEED", "at_least", "seconds", "settings", "target_arguments"]
+from ..errors import HelixError
+
+__all__ = [
+    "DEVICE",
+    "OWN",
+    "SEED",
+    "SIZES",
+    "at_least",
+    "complete",
+    "seconds",
+    "settings",
+    "target_arguments",
+]
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -48,7 +60,27 @@ def seconds(text: str) -> float:
     return value
 
 
-# The options of compare that only one kind of TARGET reads, with their defaults.
+# Options that only one kind of TARGET reads, helix or one's own, with their defaults.
+SIZES: dict[str, Any] = {"dim": 128, "batch": 8, "seq": 128, "dtype": "float32"}
+OWN: dict[str, Any] = {"set": [], "variant": [], "inputs": "inputs"}
+
+
+def complete(
+    args: argparse.Namespace, helix: Mapping[str, Any], own: Mapping[str, Any]
+) -> None:
+    """Put in the defaults, and refuse options that the TARGET does not read."""
+    ours = args.target == "helix"
+    given = [f"--{n}" for n in (own if ours else helix) if getattr(args, n) is not None]
+    if given:
+        read = "a target of your own" if ours else "the target helix"
+        several = len(given) > 1
+        raise HelixError(
+            f"{' and '.join(given)} {'apply' if several else 'applies'} only to {read} and "
+            f"would change nothing here. Leave {'them' if several else 'it'} out."
+        )
+    for name, default in {**helix, **own}.items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
 
 
 def target_arguments(own: Any) -> None:

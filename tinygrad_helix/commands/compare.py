@@ -8,7 +8,16 @@ from typing import Any
 
 from ..errors import HelixError
 from ..report import SCHEMA, differing, output_folder
-from .arguments import DEVICE, SEED, at_least, settings, target_arguments
+from .arguments import (
+    DEVICE,
+    OWN,
+    SEED,
+    SIZES,
+    at_least,
+    complete,
+    settings,
+    target_arguments,
+)
 from .output import unicode_stdout, write_json
 
 __all__ = ["ABOUT", "EXAMPLES", "SUMMARY", "arguments", "run"]
@@ -40,25 +49,15 @@ report.html in the folder of --out is one file that shows it all: graphs, live b
 backward pass node by node. It needs no network; open it in any browser.
 """
 
-# The options of compare that only one kind of TARGET reads, with their defaults.
 _MODEL: dict[str, Any] = {
-    "dim": 128,
+    **SIZES,
     "layers": 2,
-    "batch": 8,
-    "seq": 128,
     "steps": 5,
     "warmup": 2,
     "text": "package",
     "policy": None,
-    "dtype": "float32",
 }
-_OWN: dict[str, Any] = {
-    "set": [],
-    "variant": [],
-    "inputs": "inputs",
-    "reference": None,
-    "repeats": 5,
-}
+_OWN: dict[str, Any] = {**OWN, "reference": None, "repeats": 5}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,21 +122,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _completed(args: argparse.Namespace) -> None:
-    """Put in the defaults, and refuse options that the TARGET does not read."""
-    ours = args.target == "helix"
-    idle = _OWN if ours else _MODEL
-    given = [f"--{name}" for name in idle if getattr(args, name) is not None]
-    if given:
-        read = "for a target of your own" if ours else "for the target helix"
-        raise HelixError(
-            f"{', '.join(given)} would change nothing: only {read} does it. Leave it out."
-        )
-    for name, default in (_MODEL | _OWN).items():
-        if getattr(args, name) is None:
-            setattr(args, name, default)
-
-
 def _earlier(args: argparse.Namespace) -> Any:
     """The report of --against, checked before any work is done."""
     file = args.against
@@ -177,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
     """Compare variants, print and write the report, and say what does not agree."""
     from ..viz import text_timeline
 
-    _completed(args)
+    complete(args, _MODEL, _OWN)
     output_folder(args.out, keep=False)
     old = _earlier(args) if args.against else None
     report = _language(args) if args.target == "helix" else _own(args)

@@ -5,20 +5,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import HelixError
-from .arguments import SEED, at_least, settings, target_arguments
+from .arguments import (
+    OWN,
+    SEED,
+    SIZES,
+    at_least,
+    complete,
+    settings,
+    target_arguments,
+)
 
 __all__ = ["Forward", "add_target", "forward", "result"]
 
-# The options that only one kind of TARGET reads, with their defaults.
-_BLOCK: dict[str, Any] = {
-    "mode": "composed",
-    "policy": None,
-    "dim": 128,
-    "batch": 8,
-    "seq": 128,
-    "dtype": "float32",
-}
-_OWN: dict[str, Any] = {"set": [], "variant": [], "inputs": "inputs"}
+_BLOCK: dict[str, Any] = {"mode": "composed", "policy": None, **SIZES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +56,16 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     block.add_argument("--dtype", choices=("float32", "float64"), help="(float32)")
     own = parser.add_argument_group("a target of your own")
     target_arguments(own)
-    parser.set_defaults(**dict.fromkeys(_OWN))
+    parser.set_defaults(**dict.fromkeys(OWN))
     parser.add_argument("--seed", **SEED)
 
 
 def forward(args: argparse.Namespace) -> Forward:
     """Run what the options say."""
     ours = args.target == "helix"
-    idle = _OWN if ours else _BLOCK
-    given = [f"--{name}" for name in idle if getattr(args, name) is not None]
-    if given:
-        read = "for a target of your own" if ours else "for the target helix"
-        raise HelixError(
-            f"{', '.join(given)} would change nothing: only {read} does it. Leave it out."
-        )
     if ours and args.policy and args.mode is None:
         args.mode = "fused"
-    for name, default in (_BLOCK | _OWN).items():
-        if getattr(args, name) is None:
-            setattr(args, name, default)
+    complete(args, _BLOCK, OWN)
     return _helix(args) if ours else _own(args)
 
 
@@ -118,6 +108,7 @@ def result(target: Any, name: str) -> Any:
 def _own(args: argparse.Namespace) -> Forward:
     from ..create import manual_seed
     from ..targets import load_target
+    from ..viz.reader import nameable
 
     if len(args.variant) > 1:
         raise HelixError(
@@ -130,4 +121,4 @@ def _own(args: argparse.Namespace) -> Forward:
     name = next(iter(target.variants))
     y = result(target, name)
     config = {"target": args.target, "variant": name, "set": chosen, "seed": args.seed}
-    return Forward(y, dict(target.inputs), f"{name} of {args.target}", config)
+    return Forward(y, dict(nameable(target.inputs)), f"{name} of {args.target}", config)

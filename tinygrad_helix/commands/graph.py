@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import GraphError, HelixError
-from .arguments import at_least, settings
+from .arguments import SIZES, at_least, settings
 from .forward import add_target, forward, result
 from .output import check_folder, colour_stdout, unicode_stdout, write_json
 
@@ -41,6 +41,7 @@ examples:
 """
 
 _ENDINGS = {"svg": "svg", "pdf": "pdf", "png": "png", "dot": "gv", "text": "txt"}
+_LAYERS = "--layers applies only to the target helix. Leave it out, or name no TARGET."
 _FORMATS = {ending: name for name, ending in _ENDINGS.items()} | {"dot": "dot"}
 
 
@@ -74,8 +75,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="FILE",
-        help="where to write it (text and dot: to stdout; pictures: a file named after "
-        "TARGET)",
+        help="where to write it (text and dot: to stdout, or -; pictures: a file named "
+        "after TARGET)",
     )
 
 
@@ -115,16 +116,23 @@ def _where(args: argparse.Namespace) -> tuple[str, Path | None]:
         format = _FORMATS.get(ending, "text")
         if out and ending and ending not in _FORMATS:
             raise HelixError(
-                f"--out {out!r}: its ending says as what to draw. Use one of "
-                f"{', '.join('.' + e for e in _FORMATS)}, or give --format."
+                f"--out {out!r}: the ending names the format, and this one is unknown. "
+                f"Use one of {', '.join('.' + e for e in _FORMATS)}, or give --format."
             )
-    if out is None and format in ("text", "dot"):
+    if out in (None, "-") and format in ("text", "dot"):
         return format, None
+    if out == "-":
+        raise HelixError(
+            f"--out - is stdout, and {format.upper()} is no text. Give the name of a file."
+        )
     path = Path(out or _stem(args))
     if path.is_dir():
         path /= _stem(args)
-    if path.suffix[1:].lower() not in _FORMATS or args.format:
-        path = path.with_suffix("." + _ENDINGS[format])
+    ending = path.suffix[1:].lower()
+    if ending not in _FORMATS:  # what comes after a dot belongs to the name
+        path = path.with_name(f"{path.name}.{_ENDINGS[format]}")
+    elif _FORMATS[ending] != format:
+        path = path.with_suffix(f".{_ENDINGS[format]}")
     check_folder(path.parent)
     return format, path
 
@@ -168,23 +176,26 @@ def _model(args: argparse.Namespace) -> tuple[Any, dict[str, Any], str]:
 
     from ..language import parse_policy
     from ..nn import HelixLM
+    from ..tensor import Tensor
 
     if args.target != "helix":
-        raise HelixError("--layers is of the target helix alone. Leave it out.")
+        raise HelixError(_LAYERS)
     mode = args.mode or ("fused" if args.policy else "composed")
     model = HelixLM(
-        dim=args.dim or 128,
+        dim=args.dim or SIZES["dim"],
         layers=args.layers,
         mode=mode,
         policy=None if args.policy is None else parse_policy(args.policy),
-        dtype=args.dtype or "float32",
+        dtype=args.dtype or SIZES["dtype"],
         generator=np.random.default_rng(args.seed),
     )
-    shape = args.batch or 8, args.seq or 128
-    tokens, targets = np.random.default_rng(args.seed).integers(0, 256, (2, *shape))
+    shape = args.batch or SIZES["batch"], args.seq or SIZES["seq"]
+    rng = np.random.default_rng(args.seed)
+    # As Tensors they are kept themselves, not copied, and so keep their names.
+    tokens, targets = (Tensor(rng.integers(0, 256, shape)) for _ in range(2))
     loss = model.loss(tokens, targets)
     names = {"model": model, "loss": loss, "tokens": tokens, "targets": targets}
-    return loss, names, f"HelixLM of {args.layers} blocks, {mode}"
+    return loss, names, f"HelixLM of {args.layers} block{'s' * (args.layers > 1)}, {mode}"
 
 
 def _difference(args: argparse.Namespace) -> Any:
@@ -228,10 +239,12 @@ def _own_forms(args: argparse.Namespace) -> list[tuple[Any, dict[str, Any]]]:
     """Two functions of a file, on the same inputs."""
     from ..create import manual_seed
     from ..targets import load_target
+    from ..viz.reader import nameable
 
     if args.layers is not None:
-        raise HelixError("--layers is of the target helix alone. Leave it out.")
+        raise HelixError(_LAYERS)
     manual_seed(args.seed)
     set_ = settings(args) if args.set else {}
     target = load_target(args.target, set_, args.difference, args.inputs or "inputs")
-    return [(result(target, name), dict(target.inputs)) for name in args.difference]
+    names = dict(nameable(target.inputs))
+    return [(result(target, name), names) for name in args.difference]

@@ -10,11 +10,14 @@ from .output import unicode_stdout, versions, write_json
 
 __all__ = ["ABOUT", "EXAMPLES", "SUMMARY", "arguments", "run"]
 
+_ARCHITECTURE = "sm_90"
+
 SUMMARY = "CUDA kernels: compiled without a GPU, and run on the CPU"
 
 ABOUT = """\
 Compile the package's CUDA kernels, or a .cu file of yours, for GPUs that are not there, and
-show what each thread and block takes:
+show what each thread and block takes (all of the package's for one architecture: one or
+two minutes; a bar on stderr shows how far it is):
 
   registers  of a thread, for each architecture, beside the most that the file allows it;
              "!" marks more than that, "+16 B" bytes that were spilled to memory because
@@ -29,7 +32,8 @@ from the comment above it, in four orders of threads:
 
   python -m tinygrad_helix kernels my.cu --run saxpy --set n=1000 --set a=2
 
-Shown is what it wrote, whether the orders agree (a missing barrier shows there), and with
+Shown is what it wrote, whether the orders agree (a missing barrier shows there), whether it
+went past the ends of its arrays (a missing "if (i < n)"), and with
 --against my.py how far it is from the function of the same name in that file, which gets
 the arguments by name and returns what should have been written:
 
@@ -46,7 +50,8 @@ Instances of templates are stated in the file, with the registers that they may 
 EXAMPLES = """\
 examples:
   python -m tinygrad_helix kernels
-  python -m tinygrad_helix kernels scan.cu --arch sm_90
+  python -m tinygrad_helix kernels scan.cu --arch sm_80 --arch sm_90
+  python -m tinygrad_helix kernels --arch all
   python -m tinygrad_helix kernels my.cu --run saxpy --against my.py --sanitize
 
 Compiling needs NVRTC, running g++, both CUDA's headers (Linux):
@@ -76,7 +81,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--arch",
         action="append",
         metavar="SM",
-        help="compile for this architecture; may be repeated (sm_75, sm_80, sm_90, sm_100)",
+        help="compile for this architecture (sm_90), or all of them (sm_75 to sm_100); may "
+        "be repeated",
     )
     trial = parser.add_argument_group("running on the CPU")
     trial.add_argument(
@@ -141,14 +147,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compile(args: argparse.Namespace) -> int:
+    from tqdm.auto import tqdm
+
     from ..cuda.compile import ARCHITECTURES, architectures, nvrtc_version, resources
     from ..cuda.source import KERNELS, read_source
 
     files = args.file or sorted(path.name for path in KERNELS.glob("*.cu"))
-    archs = args.arch or [a for a in ARCHITECTURES if a in architectures()]
+    archs = args.arch or [_ARCHITECTURE]
+    if "all" in archs:
+        archs = [a for a in ARCHITECTURES if a in architectures()]
     archs = list(dict.fromkeys(a if a.startswith("sm_") else f"sm_{a}" for a in archs))
     sources = [read_source(file) for file in files]
-    rows = [row for s in sources for arch in archs for row in resources(s, arch)]
+    jobs = [(source, arch) for source in sources for arch in archs]
+    rows: list[Any] = []
+    with tqdm(jobs, desc="compiling", unit="file", disable=args.json == "-") as bar:
+        for source, arch in bar:
+            bar.set_postfix_str(f"{source.name} for {arch}")
+            rows += resources(source, arch)
     if args.json:
         config = {
             "files": files,
@@ -198,7 +213,7 @@ def _table(rows: list[Any], archs: list[str]) -> str:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from ..cuda.trial import sanitized, trial
+    from ..cuda.child import sanitized, tried
     from ..targets import parse_settings
 
     job = {
@@ -212,9 +227,10 @@ def _run(args: argparse.Namespace) -> int:
         "tolerance": args.tolerance,
         "seed": args.seed,
     }
-    result = trial(**job)
-    if args.sanitize:
-        result.sanitizers.update(sanitized(job))
+    # First, since a kernel that goes astray is told about best there.
+    reports = sanitized(job) if args.sanitize else {}
+    result = tried(job)
+    result.sanitizers.update(reports)
     if args.json:
         config = {**job, "orders": 4, "versions": versions()}
         write_json({"schema": 1, "config": config, "rows": [_row(result)]}, args.json)
@@ -232,11 +248,11 @@ def _shown(result: Any) -> str:
     given = ", ".join(f"{name} = {value}" for name, value in result.arguments.items())
     grid, block = (" x ".join(map(str, d)) for d in (result.grid, result.block))
     blocks = "block" if grid == "1" else "blocks"
-    lines = [
-        f"{result.kernel} on the CPU: {grid} {blocks} of {block} threads",
-        f"  {given}",
-        "",
-    ]
+    lines = [f"{result.kernel} on the CPU"]
+    if given:  # it came to an end
+        lines[0] += f": {grid} {blocks} of {block} threads"
+        lines += [f"  {given}", ""]
+    lines += [f"  WRONG: {text}" for text in result.outside]
     dash = "–" if unicode_stdout() else "-"
     for o in result.outputs:
         size = 1

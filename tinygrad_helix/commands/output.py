@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HelixError
+from ..files import write_file
 from ..report import made_with, plain
 from ..viz.text import unicode_shown as unicode_stdout
 
@@ -57,7 +58,7 @@ def write_json(value: Any, file: str) -> None:
     if file == "-":
         print(text)
     else:
-        Path(file).write_text(text + "\n", encoding="utf-8")
+        write_file(file, text + "\n")
 
 
 def versions() -> dict[str, str]:

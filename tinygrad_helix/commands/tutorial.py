@@ -3,16 +3,16 @@
 import argparse
 import sys
 from contextlib import nullcontext, redirect_stdout
-from pathlib import Path
 from typing import Any
 
 from .. import tutorial as tutorials
 from ..errors import HelixError
+from ..files import write_file
 from .output import write_json
 
 __all__ = ["ABOUT", "EXAMPLES", "SUMMARY", "arguments", "run"]
 
-SUMMARY = "nine short lessons, from one multiplication to the fused block"
+SUMMARY = "eleven short lessons, from one multiplication to the fused block's kernels"
 
 ABOUT = """\
 Without a number: list the tutorials. With one: print it. They are Python files in the
@@ -99,10 +99,5 @@ def _list(json: str | None) -> int:
 
 
 def _write(file: str, text: str) -> None:
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HelixError(
-            f"{file!r} cannot be written ({error.strerror}). Choose another file."
-        ) from None
+    write_file(file, text)
     print(f"wrote {file}", file=sys.stderr)

@@ -2,11 +2,12 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from ..errors import HelixError
 from .forward import Forward, add_target, forward
-from .output import colour_stdout, unicode_stdout, write_json
+from .output import check_folder, colour_stdout, unicode_stdout, write_json
 
 __all__ = ["ABOUT", "EXAMPLES", "SUMMARY", "arguments", "run"]
 
@@ -21,8 +22,9 @@ every node it prints
   freed   the saved tensors that it lets go of, with their bytes
   live    the bytes that the tape still holds, parameters aside, as a number and a bar
 
-With --frames the same becomes numbered pictures for slides: the graph with the current
-node lit, what is done in grey, and the bar of live bytes above.
+With --frames the same becomes numbered pictures for slides, 16:9: the graph (of a larger
+one what is around the current node) with the current node lit and what is done in grey,
+above it a cell for every node of the tape, and the bar of live bytes.
 """
 
 EXAMPLES = """\
@@ -57,17 +59,20 @@ def run(args: argparse.Namespace) -> int:
     """Walk, print, and write what was asked for."""
     from .. import tape
     from ..targets import TargetError, told
-    from ..viz.walk import Names, step_data, step_text
+    from ..viz.reader import read
+    from ..viz.walk import step_data, step_text
 
     if args.interactive and not sys.stdin.isatty():
         raise HelixError(
             "--interactive waits for a key, and stdin is no terminal. Leave it out."
         )
     made = forward(args)
-    names = Names(made.names)
-    frames = _frames(args, made) if args.frames else None
     quiet, ascii_only = args.json == "-", not unicode_stdout()
     walk = tape.steps(made.y, _cotangent(made.y))
+    reading = read(made.y, made.names)
+    graph, leaves = reading.graph, reading.by_key
+    del reading  # it holds the arrays that the sweep is to free
+    frames = _frames(args, graph, made.title) if args.frames else None
     before = walk.live_bytes
     if not quiet:
         print(_head(made, walk.count, before, ascii_only))
@@ -83,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
             raise TargetError(told(f"walking through {args.target!r}", error)) from error
         if step is None:
             break
-        found.append(step_data(step, names))
+        found.append(step_data(step, leaves))
         if not quiet:
             look = {"ascii_only": ascii_only, "colour": colour_stdout()}
             print(step_text(found[-1], before, **look))
@@ -126,8 +131,18 @@ def _head(made: Forward, count: int, before: int, ascii_only: bool) -> str:
     return "\n".join([plain_text(line, ascii_only) for line in lines])
 
 
-def _frames(args: argparse.Namespace, made: Forward) -> Any:
-    from ..report import output_folder
+def _frames(args: argparse.Namespace, graph: Any, title: str) -> Any:
     from ..viz.frames import Frames
 
-    return Frames(made.y, made.names, made.title, output_folder(args.frames), args.format)
+    folder = Path(args.frames)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise HelixError(f"--frames {args.frames!r} is a file. Name a folder.") from None
+    except OSError as error:
+        raise HelixError(
+            f"--frames {args.frames!r}: the folder cannot be made ({error.strerror}). Name "
+            "another one."
+        ) from None
+    check_folder(folder)
+    return Frames(graph, title, folder, args.format)

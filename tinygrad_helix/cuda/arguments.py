@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import KernelError
-from .source import Instance, Parameter
+from .parameters import Parameter
+from .source import Instance
 from .text import evaluate
 
-__all__ = ["Arguments"]
+__all__ = ["Arguments", "address"]
 
 
 class Arguments:
@@ -118,6 +119,15 @@ class Arguments:
             value = self._xp.ascontiguousarray(value)
         if not (p.const or getattr(value.flags, "writeable", True)):
             raise self._error(f"{p}, which the kernel writes, is read-only. Copy it")
+        size = p.lanes * value.dtype.itemsize
+        if value.nbytes and address(value) % size:
+            if not p.const:
+                raise self._error(
+                    f"{p}, which the kernel writes, begins at an address that is no "
+                    f"multiple of the {size} bytes of a {p.type}. Let the kernel write to "
+                    "an array of its own, and copy that"
+                )
+            value = value.copy()
         return value
 
     def _check_shapes(self, ready: Sequence[Any]) -> None:
@@ -156,7 +166,7 @@ class Arguments:
     def _axis(self, p: Parameter, text: str, sizes: Mapping[str, int]) -> int:
         try:
             return evaluate(text, sizes)
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, ZeroDivisionError) as error:
             raise self._error(
                 f"the comment above the kernel says {_stated(p)}, and {text!r} has no "
                 f"value in this launch ({error}). Use names of integer parameters, or of "
@@ -200,8 +210,13 @@ def _span(array: Any) -> tuple[int, int] | None:
     """Where the bytes of a C-contiguous array begin and end; None if it has none."""
     if array is None or array.nbytes == 0:
         return None
-    start = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+    start = address(array)
     return start, start + array.nbytes
+
+
+def address(array: Any) -> int:
+    """Where an array of NumPy or CuPy begins."""
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
 
 
 @functools.cache

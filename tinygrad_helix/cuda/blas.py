@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DTypeError, KernelError, ShapeError
+from .arguments import address
+from .toolkit import INSTALL_GPU
 
 __all__ = ["Blas", "find_library"]
 
@@ -33,6 +35,8 @@ _LARGEST = 2**31 - 1  # sizes and strides between rows are C ints
 # Bytes of the workspace: what cuBLAS's manual advises for Hopper; older cards do with 4
 # MiB and leave the rest unused. Too small a workspace costs speed, not correctness.
 WORKSPACE = 32 << 20
+# Streams of a device whose workspaces are kept: those that had a product last.
+STREAMS = 16
 
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 _SIGNATURES: dict[str, list[Any]] = {
@@ -59,8 +63,7 @@ def find_library() -> str:
         return str(load_nvidia_dynamic_lib("cublas").abs_path)
     except (ImportError, RuntimeError) as error:
         raise KernelError(
-            f"cuBLAS was not found ({error}). Install it with CuPy's own extra, "
-            'pip install "cupy-cuda12x[ctk]" or "cupy-cuda13x[ctk]", or a CUDA toolkit.'
+            f"cuBLAS was not found ({error}). Install it, or a CUDA toolkit: {INSTALL_GPU}."
         ) from error
 
 
@@ -79,8 +82,9 @@ class Blas:
     `library` is the path of libcublas (None: found with `find_library` on first use).
     Nothing is loaded or allocated before the first product. There is one handle a device
     and one workspace a device and stream, allocated from the pool that is current at the
-    first product there and kept until `free`; calls from several threads wait for one
-    another.
+    first product there and kept until `free`, or until 16 other streams of the device had
+    products since (so a captured graph, which uses its stream's to the end, should not be
+    followed by so many); calls from several threads wait for one another.
 
     float32 is multiplied in float32, unless `tf32` is set: then cuBLAS may round operands
     to 10 bits and use tensor cores. 16-bit operands are multiplied and added up in float32
@@ -94,7 +98,7 @@ class Blas:
         self._loaded: Any = None
         self._handles: dict[int, ctypes.c_void_p] = {}  # by device
         self._bound: dict[int, int] = {}  # device -> the stream that its handle is on
-        self._workspaces: dict[tuple[int, int], Any] = {}  # by device and stream
+        self._workspaces: dict[int, dict[int, Any]] = {}  # by device and stream, last last
         self._lock = threading.Lock()
 
     # --- what is asked for
@@ -164,7 +168,7 @@ class Blas:
     @property
     def workspace_bytes(self) -> int:
         """Bytes of all workspaces that are held."""
-        return sum(w.nbytes for w in self._workspaces.values())
+        return sum(w.nbytes for d in self._workspaces.values() for w in d.values())
 
     # --- shapes and strides
 
@@ -249,7 +253,7 @@ class Blas:
         compute = _COMPUTE_64F if double else _COMPUTE_32F
         if self.tf32 and ab == _TYPES["float32"]:
             compute = _COMPUTE_32F_TF32
-        where = [_pointer(x.array) for x in (a, b, out)]
+        where = [address(x.array) for x in (a, b, out)]
         count = math.prod(batch)
         by = ctypes.addressof
         with self._lock:
@@ -280,15 +284,18 @@ class Blas:
             self._check(lib.cublasSetMathMode(handle, _NO_REDUCED_PRECISION_SUMS))
             self._handles[device] = handle
         if self._bound.get(device) != stream:
-            key = device, stream
-            workspace = self._workspaces.get(key)
+            mine = self._workspaces.setdefault(device, {})
+            workspace = mine.pop(stream, None)
             if workspace is None:
-                workspace = self._workspaces[key] = self.xp.empty(WORKSPACE, np.uint8)
+                workspace = self.xp.empty(WORKSPACE, np.uint8)
+            mine[stream] = workspace
+            if len(mine) > STREAMS:
+                del mine[next(iter(mine))]
             # In this order: a change of stream puts cuBLAS's own workspace back.
             self._check(self._loaded.cublasSetStream_v2(handle, stream))
             self._check(
                 self._loaded.cublasSetWorkspace_v2(
-                    handle, _pointer(workspace), workspace.nbytes
+                    handle, address(workspace), workspace.nbytes
                 )
             )
             self._bound[device] = stream
@@ -382,8 +389,3 @@ def _steps(shape: Any, strides: Any) -> int | None:
             return None
         last = stride * size
     return 0 if step is None else step
-
-
-def _pointer(array: Any) -> int:
-    """The address of an array's first element: CuPy's on the device, or NumPy's."""
-    return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr

@@ -31,8 +31,9 @@ __all__ = [
 # Turing, Ampere, Hopper, Blackwell: an architecture each that CuPy 14 runs on.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 
-# What CuPy adds to every compilation. Denormals of float32 are flushed to zero.
-_OPTIONS = ("--std=c++17", "-ftz=true", "--ptxas-options=-v")
+# What CuPy adds to every compilation (denormals of float32 are flushed to zero), and the
+# report. NVRTC's own default is C++17.
+_OPTIONS = ("-ftz=true", "--device-as-default-execution-space", "--ptxas-options=-v")
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,12 @@ def unavailable() -> str | None:
         if cupy.cuda.is_available():
             return None
         why = f"CuPy {cupy.__version__} is installed, but {_no_device(cupy.cuda.runtime)}"
-    except ModuleNotFoundError:
-        return (
-            "cuda is not available: CuPy is not installed. pip install "
-            '"tinygrad_helix[cuda12]" (driver for CUDA 12) or "[cuda13]" (CUDA 13).'
-        )
     except Exception as error:  # whatever a broken installation raises
+        if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
+            return (
+                "cuda is not available: CuPy is not installed. pip install "
+                '"tinygrad_helix[cuda12]" (driver for CUDA 12) or "[cuda13]" (CUDA 13).'
+            )
         why = f"CuPy is installed, but fails with {type(error).__name__}: {error}"
     return f'cuda is not available: {why}. Tensors stay on "cpu".'
 
@@ -150,9 +150,9 @@ class CudaBackend(Backend):
     def _add_rows(self, target: Array, rows: Array, values: Array) -> None:
         """target[rows[i]] += values[i], equal rows added as a binary tree.
 
-        The rows are sorted; in round r each row whose place in its run is a multiple of
-        2ʳ⁺¹ takes the sum of the one 2ʳ places on. log₂ n rounds whatever the rows are,
-        and no value comes back to the host.
+        The rows are sorted; in round r each takes the sum of the one 2ʳ places on, if that
+        is an equal row, and so has that of 2ʳ⁺¹ in the end. log₂ n rounds whatever the rows
+        are, and no value comes back to the host.
         """
         xp, n = self.xp, rows.size
         if n == 0:
@@ -161,11 +161,10 @@ class CudaBackend(Backend):
         order = xp.argsort(rows)  # CuPy's sort is stable
         rows, values = rows[order], values[order]
         first = xp.searchsorted(rows, rows)
-        place = xp.arange(n) - first
         column = (-1, *(1,) * (values.ndim - 1))
         step = 1
         while step < n:
-            takes = (rows[step:] == rows[:-step]) & (place[:-step] % (2 * step) == 0)
+            takes = rows[step:] == rows[:-step]
             more = xp.where(takes.reshape(column), values[step:], 0)
             values = xp.concatenate([values[:-step] + more, values[-step:]])
             step *= 2

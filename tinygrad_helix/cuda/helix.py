@@ -18,8 +18,6 @@ with their gains; and N·D more for a cotangent that is not contiguous. cuBLAS's
 (`Blas.workspace_bytes`) is the device's, for all products.
 """
 
-import contextlib
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +26,7 @@ from ..fused.helix import FusedHelix
 from ..fused.policy import INPUTS, KEEPABLE, Call, Plan, kept, plan, resolve, wanted_names
 from ..kernels import register_kernel
 from .pointwise import Kernels
+from .sizes import dtypes
 
 __all__ = ["CudaHelix"]
 
@@ -312,15 +311,7 @@ class _Pass(Kernels):
             self.rms_back(dxn, rms1, scale1, gain=gain, add=dout1)
 
 
-def _dtypes() -> list[Any]:
-    """Those that the kernels take; bfloat16 is ml_dtypes', where that is installed."""
-    dtypes: list[Any] = ["float32", "float64", "float16"]
-    with contextlib.suppress(ImportError):
-        dtypes.append(importlib.import_module("ml_dtypes").bfloat16)
-    return dtypes
-
-
-@register_kernel(FusedHelix, "cuda", _dtypes())
+@register_kernel(FusedHelix, "cuda", dtypes())
 class CudaHelix:
     """`FusedHelix` by cuBLAS and raw kernels; keeps the same arrays under the same names.
 

@@ -10,9 +10,11 @@ CUDA and CuPy leave unchecked is checked here against the signature in the file 
 - Numbers become exactly the parameter's type, if they fit. CuPy hands a Python float on as
   a double, and a kernel that has a float there reads garbage.
 - Arrays have the parameter's dtype, live on the kernel's device and have the shape that
-  the comment above the kernel states. A strided input is copied into C order first; an
-  output must be C-contiguous. An output shares no memory with another argument where
-  either is declared __restrict__. None (a null pointer) goes where the comment allows it.
+  the comment above the kernel states. A strided input is copied into C order first, and
+  one at an address that is no multiple of the element (a float4 has 16 bytes) copied too;
+  an output must be C-contiguous and aligned. An output shares no memory with another
+  argument where either is declared __restrict__. None (a null pointer) goes where the
+  comment allows it.
 - Grid, block and shared memory are within CUDA's limits. A grid with a zero in it
   launches nothing.
 
@@ -33,7 +35,7 @@ from ..errors import HelixError, KernelError
 from .arguments import Arguments
 from .source import Instance, Source, read_source
 from .text import canonical
-from .toolkit import shortened
+from .toolkit import INSTALL_GPU, shortened
 
 __all__ = ["Kernel", "Module", "load"]
 
@@ -82,7 +84,7 @@ class Module(Mapping[str, "Kernel"]):
         self.options = tuple(options)
         self._factory = device.module_factory
         self._kernels = {
-            name: Kernel(self, source.instance(name), device) for name in names
+            name: Kernel(self, source.instance(name, options), device) for name in names
         }
 
     def __getitem__(self, name: str) -> "Kernel":
@@ -158,6 +160,10 @@ class Kernel:
     ) -> None:
         grid = self._dimensions("grid", grid, _GRID)
         block = self._dimensions("block", block, _BLOCK)
+        if not _whole(shared_mem) or shared_mem < 0:
+            raise self._error(f"shared_mem is {shared_mem!r}. Give a number of bytes")
+        if not isinstance(args, Sequence) or isinstance(args, str):
+            raise self._error(f"the arguments are {args!r}. Give a tuple of them")
         threads = math.prod(block)
         most = min(_THREADS, self.instance.max_threads or _THREADS)
         if not 1 <= threads <= most:
@@ -198,10 +204,8 @@ class Kernel:
     def _dimensions(
         self, what: str, given: Sequence[int], limits: tuple[int, int, int]
     ) -> tuple[int, int, int]:
-        sizes = (given,) if isinstance(given, (int, np.integer)) else tuple(given)
-        if not 1 <= len(sizes) <= 3 or not all(
-            isinstance(n, (int, np.integer)) for n in sizes
-        ):
+        sizes = tuple(given) if isinstance(given, Sequence) else (given,)
+        if not 1 <= len(sizes) <= 3 or not all(map(_whole, sizes)):
             raise self._error(f"the {what} is {given!r}. Give one to three whole numbers")
         x, y, z = (*map(int, sizes), 1, 1)[:3]
         for axis, n, limit in zip("xyz", (x, y, z), limits, strict=True):
@@ -213,6 +217,10 @@ class Kernel:
         return x, y, z
 
 
+def _whole(n: Any) -> bool:
+    return isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+
+
 def _missing(error: BaseException) -> bool:
     """Whether the compiler or its headers are what is missing."""
     return type(error).__name__.startswith("DynamicLib") or "CUDA headers" in str(error)
@@ -222,7 +230,6 @@ def _not_compiled(what: str, error: BaseException) -> KernelError:
     if _missing(error):
         return KernelError(
             f"{what} cannot be compiled: CuPy finds no NVRTC or no CUDA headers "
-            f'({str(error).splitlines()[0]}). pip install "cupy-cuda12x[ctk]" (driver for '
-            'CUDA 12) or "cupy-cuda13x[ctk]" (CUDA 13) brings both.'
+            f"({str(error).splitlines()[0]}). {INSTALL_GPU} brings both."
         )
     return KernelError(f"{what} does not compile:\n{shortened(str(error).strip())}")

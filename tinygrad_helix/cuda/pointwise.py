@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from .launch import Kernel, load
+from .sizes import BLOCK, ceil_div, chunks
 from .source import read_source
 
-__all__ = ["Kernels", "chunks"]
+__all__ = ["Kernels"]
 
 _STORAGE = {
     "float32": "float",
@@ -21,31 +22,18 @@ _STORAGE = {
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
 }
-_BLOCK = 128  # threads: BLOCK of helix.cuh
 _COLUMNS, _SHARING = 32, 8  # threads: those of helix_weights.cu
 
 # A thread that walks through time has U = 8 steps on their way from memory, 64 bytes of
 # two float32 arrays; the memory of an H200 wants about 3 MB to be, so from this many
-# channels on one thread each is enough.
+# channels on one thread each is enough; with fewer, time is cut.
 _MANY = (3 << 20) // 64
-# With fewer, time is cut so that there are about this many threads, each with at least so
-# many steps: shorter ones would spend more on joining the chunks than they gain.
-_THREADS, _SHORTEST = 131_072, 64
 # Most channels that sums over rows are kept apart for: as many threads as the card holds.
 _SUMS = 1 << 18
 
 _loaded: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], Kernel]] = (
     weakref.WeakKeyDictionary()
 )
-
-
-def chunks(channels: int, T: int) -> tuple[int, int]:
-    """(chunks, steps of each but the last): time cut for a scan of so many channels."""
-    if channels >= _MANY or T < 2 * _SHORTEST:
-        return 1, T
-    length = max(_SHORTEST, -(-T // -(-_THREADS // channels)))
-    length = -(-length // 8) * 8
-    return -(-T // length), length
 
 
 def _lanes(width: int) -> int:
@@ -91,8 +79,8 @@ class Kernels:
         self._launch(
             "helix_rows.cu",
             f"{name}<{self.storage}>",
-            (-(-N * lanes // _BLOCK),),
-            (_BLOCK,),
+            (ceil_div(N * lanes, BLOCK),),
+            (BLOCK,),
             (*args, N, width, lanes),
         )
 
@@ -149,8 +137,8 @@ class Kernels:
         wf2, g4 = (None,) * 2 if down is None else (w["wf2"], w["g4"])
         self._weights(
             "fold_gains",
-            (-(-2 * D * D // _BLOCK),),
-            (_BLOCK,),
+            (ceil_div(2 * D * D, BLOCK),),
+            (BLOCK,),
             *(wa, wb, wf1, wf2, g1, g3, g4, gates, up, down, D),
         )
 
@@ -165,8 +153,8 @@ class Kernels:
         left, right, dleft, dright = (*w, None)[:2] + (*dw, None)[:2]
         self._weights(
             "unfold_rows",
-            (-(-D * lanes // _BLOCK),),
-            (_BLOCK,),
+            (ceil_div(D * lanes, BLOCK),),
+            (BLOCK,),
             *(M, *((left, right) if dgain is not None else (None, None)), gain),
             *(dleft, dright, dgain, D, C, C // len(dw), lanes),
         )
@@ -176,7 +164,7 @@ class Kernels:
         R, D = M.shape
         self._weights(
             "unfold_columns",
-            (-(-D // _COLUMNS),),
+            (ceil_div(D, _COLUMNS),),
             (_COLUMNS, _SHARING),
             *(M, w if dgain is not None else None, gain if dw is not None else None),
             *(dw, dgain, R, D),
@@ -185,10 +173,10 @@ class Kernels:
     def product_sums(self, u: Any, v: Any, out: Any) -> None:
         """out = the column sums of u·v."""
         N, D = u.shape
-        P = max(1, min(-(-N // 8), _SUMS // D))  # a thread adds up 8 rows or more
+        P = max(1, min(ceil_div(N, 8), _SUMS // D))  # a thread adds up 8 rows or more
         parts = self.xp.empty((1, P, D), self.state)
         self._weights(
-            "product_sums", (-(-P * D // _BLOCK),), (_BLOCK,), u, v, parts[0], N, D, P
+            "product_sums", (ceil_div(P * D, BLOCK),), (BLOCK,), u, v, parts[0], N, D, P
         )
         self._sum_parts(parts, out, None)
 
@@ -196,7 +184,7 @@ class Kernels:
         K, P, D = parts.shape
         self._weights(
             "sum_parts",
-            (-(-D // _COLUMNS), K),
+            (ceil_div(D, _COLUMNS), K),
             (_COLUMNS, _SHARING),
             *(parts, first, second, P, D),
         )
@@ -205,18 +193,30 @@ class Kernels:
 
     def _scan(self, name: str, flags: tuple[bool, ...], threads: int, *args: Any) -> None:
         inside = ",".join([self.storage, *("true" if f else "false" for f in flags)])
-        grid = (-(-threads // _BLOCK),)
-        self._launch("helix_scan.cu", f"{name}<{inside}>", grid, (_BLOCK,), args)
+        grid = (ceil_div(threads, BLOCK),)
+        self._launch("helix_scan.cu", f"{name}<{inside}>", grid, (BLOCK,), args)
 
-    def _carries(self, A: Any, H: Any, start: Any, back: bool) -> Any:
-        """H becomes the carries that come into the chunks: the last kernel but one."""
-        channels = self.B * self.D
+    def _carries(
+        self,
+        summarize: str,
+        flags: tuple[bool, ...],
+        arrays: tuple[Any, ...],
+        sizes: tuple[int, ...],
+        start: Any,
+        *,
+        back: bool,
+    ) -> Any:
+        """The carries into the chunks [B, chunks, D]: the first two launches of way C."""
+        B, D, count = self.B, self.D, sizes[-2]
+        A, H = (self.xp.empty((B, count, D), self.state) for _ in range(2))
+        cut = self.xp.empty((B, count), bool) if flags[-1] else None
+        self._scan(summarize, flags, A.size, *arrays, A, H, cut, *sizes)
         self._launch(
             "scan.cu",
-            f"scan_c_carry<{self.storage},false>",
-            (-(-channels // _BLOCK),),
-            (_BLOCK,),
-            (A, H, None, start, channels, self.D, H.shape[1], back),
+            f"scan_c_carry<{self.storage},{str(flags[-1]).lower()}>",
+            (ceil_div(B * D, BLOCK),),
+            (BLOCK,),
+            (A, H, cut, start, B * D, D, count, back),
         )
         return H
 
@@ -240,24 +240,18 @@ class Kernels:
         B, T, D, N = self.B, self.T, self.D, self.N
         ld = pre.shape[1]
         flags = (ld != D, reset is not None)
-        count, length = chunks(B * D, T)
+        count, length = chunks(B * D, T, _MANY)
+        sizes = N, B, T, D, ld, count, length
         carries = None
         if count > 1:
-            A, H = (self.xp.empty((B, count, D), self.state) for _ in range(2))
-            self._scan(
-                "helix_summarize",
-                flags,
-                A.size,
-                *(pre, bias, None if ld != D else a, reset, A, H),
-                *(N, B, T, D, ld, count, length),
-            )
-            carries = self._carries(A, H, h0, back=False)
+            arrays = pre, bias, None if ld != D else a, reset
+            carries = self._carries("helix_summarize", flags, arrays, sizes, h0, back=False)
         self._scan(
             "helix_scan",
             flags,
             B * count * D,
             *(pre, bias, g2, h0, reset, carries, a, h, s2, last),
-            *(N, B, T, D, ld, count, length),
+            *sizes,
         )
 
     def scan_back(
@@ -284,17 +278,13 @@ class Kernels:
         """
         B, T, D, N = self.B, self.T, self.D, self.N
         flags = (a is not None, reset is not None)
-        count, length = chunks(B * D, T)
+        count, length = chunks(B * D, T, _MANY)
         carries = None
         if count > 1 and a is not None:
-            A, H = (self.xp.empty((B, count, D), self.state) for _ in range(2))
-            self._scan(
-                "helix_summarize_back",
-                flags[1:],
-                A.size,
-                *(ds2, a, h, g2, reset, A, H, N, B, T, D, count, length),
+            arrays, sizes = (ds2, a, h, g2, reset), (N, B, T, D, count, length)
+            carries = self._carries(
+                "helix_summarize_back", flags[1:], arrays, sizes, dlast, back=True
             )
-            carries = self._carries(A, H, dlast, back=True)
         # Sums of each thread, of one chunk or more: no more than one row of [N, D] takes.
         most = min(_SUMS // D, N * self.dtype.itemsize // (2 * self.state.itemsize))
         P = max(1, min(B * count, most))

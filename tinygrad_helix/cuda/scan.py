@@ -4,12 +4,11 @@ Way R gives each channel a thread, way C cuts time into chunks and takes three l
 `plan` says which, by the shape alone: the same shape takes the same way everywhere, so that
 results do not depend on the machine. Both are deterministic. float32 and float64 are
 computed in themselves, 16-bit floats in float32, two neighbouring channels per thread where
-D is even. What is saved is what the ops save; way C needs 2·B·chunks·D values (and with a
-reset B·chunks bytes) of workspace for the length of a call, about 1 MiB in float32.
+D is even. (bfloat16 arrays too, which no Tensor holds yet.) What is saved is what the ops
+save; way C needs 2·B·chunks·D values (and with a reset B·chunks bytes) of workspace for the
+length of a call, about 1 MiB in float32.
 """
 
-import contextlib
-import importlib
 import weakref
 from typing import Any, NamedTuple
 
@@ -17,12 +16,12 @@ from ..backend import backend_of
 from ..kernels import register_kernel
 from ..ops.scan import GatedScan, GatedScanGrad
 from .launch import Module, load
+from .sizes import BLOCK, ceil_div, chunks, dtypes
 from .source import read_source
 
 __all__ = ["CudaGatedScan", "CudaGatedScanGrad", "Plan", "plan"]
 
 _FILE = "scan.cu"
-_BLOCK = 128  # threads: BLOCK of scan.cu
 
 # The type in the kernels of one channel and of two, and the steps that a thread of way R
 # has on their way from memory: few where there are many channels, more where each has to
@@ -40,11 +39,6 @@ _STORAGE = {
 # for the instructions between.
 _ENOUGH = 12_288
 _MANY = 32_768
-# With fewer channels, time is cut so that there are about this many (chunk, channel)
-# pairs: 8 steps of each are 8 MB on their way. A chunk has at least 64 steps, or the
-# carries between chunks would be most of the work; a T of less than two is not cut.
-_PAIRS = 131_072
-_SHORTEST = 64
 
 _modules: weakref.WeakKeyDictionary[Any, dict[tuple[str, bool], Module]] = (
     weakref.WeakKeyDictionary()
@@ -67,17 +61,9 @@ def plan(B: int, T: int, D: int, dtype: Any) -> Plan:
     one, two, few, more = _STORAGE[dtype.name]
     lanes = 2 if one != two and D % 2 == 0 else 1
     channels = B * D
-    chunks, length = 1, T
-    if channels < _ENOUGH and T >= 2 * _SHORTEST:
-        steps = _ceil(T, _ceil(_PAIRS, channels))
-        length = max(_SHORTEST, _ceil(steps, 8) * 8)
-        chunks = _ceil(T, length)
+    count, length = chunks(channels, T, _ENOUGH)
     ahead = few if channels >= _MANY else more
-    return Plan(two if lanes == 2 else one, lanes, ahead, few, chunks, length)
-
-
-def _ceil(n: int, by: int) -> int:
-    return -(-n // by)
+    return Plan(two if lanes == 2 else one, lanes, ahead, few, count, length)
 
 
 class _Scan:
@@ -95,13 +81,8 @@ class _Scan:
         self.reset = self.ready(reset)
 
     def ready(self, x: Any) -> Any:
-        """`x` as the kernels read it: in C order, and pairs where they can be loaded."""
-        if x is None:
-            return None
-        x = self.xp.ascontiguousarray(x)
-        if self.plan.lanes > 1 and x.dtype == self.dtype and _address(x) % 4:
-            x = self.device.copy(x)
-        return x
+        """`x` in C order, which each of several launches would make of it for itself."""
+        return None if x is None else self.xp.ascontiguousarray(x)
 
     def empty(self, *shape: int, dtype: Any = None) -> Any:
         return self.xp.empty(shape, dtype or self.dtype)
@@ -110,7 +91,7 @@ class _Scan:
         """The instance of kernel `name` for this storage and `choices`."""
         words = [str(c).lower() for c in (self.plan.storage, *choices)]  # True is true
         kernel = self.module[f"{name}<{','.join(words)}>"]
-        kernel((_ceil(threads, _BLOCK),), (_BLOCK,), args)
+        kernel((ceil_div(threads, BLOCK),), (BLOCK,), args)
 
     @property
     def module(self) -> Module:
@@ -194,24 +175,12 @@ class _Scan:
         return results
 
 
-def _address(x: Any) -> int:
-    return x.data.ptr if hasattr(x.data, "ptr") else x.ctypes.data
-
-
 def _takes(a: Any) -> bool:
     """Whether kernels can run: there is work, and the device compiles CUDA C++."""
     return a.size > 0 and getattr(backend_of(a), "module_factory", None) is not None
 
 
-def _dtypes() -> list[Any]:
-    """Those that the kernels take; bfloat16 is ml_dtypes', where that is installed."""
-    dtypes: list[Any] = ["float32", "float64", "float16"]
-    with contextlib.suppress(ImportError):
-        dtypes.append(importlib.import_module("ml_dtypes").bfloat16)
-    return dtypes
-
-
-@register_kernel(GatedScan, "cuda", _dtypes())
+@register_kernel(GatedScan, "cuda", dtypes())
 class CudaGatedScan:
     """`GatedScan` by raw kernels; what has no steps or no channels is left to its body."""
 
@@ -228,7 +197,7 @@ class CudaGatedScan:
         }
 
 
-@register_kernel(GatedScanGrad, "cuda", _dtypes())
+@register_kernel(GatedScanGrad, "cuda", dtypes())
 class CudaGatedScanGrad:
     """`GatedScanGrad`, the gated scan's vjp, likewise."""
 

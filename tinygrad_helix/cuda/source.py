@@ -15,22 +15,27 @@ is an instance of a kernel and the most registers that it may use; braces stand 
 several. The third names the type behind one that depends on a template parameter.
 
 What is read is CUDA C++ as it is written by hand: `__global__` functions at the top level,
-templates over types and integers. Kernels made by macros or inside namespaces are not seen.
+templates over types and integers. Kernels made by macros or inside named namespaces are not
+seen. Nothing is preprocessed: the branches of an #if are all read.
 """
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import KernelError
+from .parameters import Parameter, parameter
 from .text import (
+    ascii_comments,
     budgets,
     canonical,
     closing,
     comment_above,
     constants,
+    defined,
+    in_namespace,
     integer,
     maximum,
     promises,
@@ -42,67 +47,9 @@ __all__ = ["Instance", "Parameter", "Source", "read_source"]
 
 KERNELS = Path(__file__).parent / "kernels"
 
-# Types of parameters and of the elements of arrays: dtype, and elements of it in one.
-TYPES: dict[str, tuple[str, int]] = {
-    "bool": ("bool", 1),
-    "char": ("int8", 1),
-    "signed char": ("int8", 1),
-    "int8_t": ("int8", 1),
-    "unsigned char": ("uint8", 1),
-    "uint8_t": ("uint8", 1),
-    "short": ("int16", 1),
-    "int16_t": ("int16", 1),
-    "unsigned short": ("uint16", 1),
-    "uint16_t": ("uint16", 1),
-    "int": ("int32", 1),
-    "int32_t": ("int32", 1),
-    "unsigned": ("uint32", 1),
-    "unsigned int": ("uint32", 1),
-    "uint32_t": ("uint32", 1),
-    "long long": ("int64", 1),
-    "long long int": ("int64", 1),
-    "int64_t": ("int64", 1),
-    "ptrdiff_t": ("int64", 1),
-    "unsigned long long": ("uint64", 1),
-    "uint64_t": ("uint64", 1),
-    "size_t": ("uint64", 1),
-    "float": ("float32", 1),
-    "double": ("float64", 1),
-    "half": ("float16", 1),
-    "__half": ("float16", 1),
-    "__half2": ("float16", 2),
-    "half2": ("float16", 2),
-    "__nv_bfloat16": ("bfloat16", 1),
-    "nv_bfloat16": ("bfloat16", 1),
-    "__nv_bfloat162": ("bfloat16", 2),
-    "nv_bfloat162": ("bfloat16", 2),
-    **{f"float{n}": ("float32", n) for n in (2, 4)},
-    **{f"double{n}": ("float64", n) for n in (2,)},
-    **{f"int{n}": ("int32", n) for n in (2, 4)},
-    **{f"uint{n}": ("uint32", n) for n in (2, 4)},
-}
-
-
 _ALIAS = r"//\s*where\s+(\w+<.+?>)\s+is\s+([\w ]+?)\s*$"
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of one instance of a kernel; its dtype by name, `lanes` of it in one."""
-
-    name: str
-    type: str
-    dtype: str
-    lanes: int
-    pointer: bool
-    const: bool
-    restrict: bool
-    shape: tuple[str, ...] | None
-    nullable: bool
-
-    def __str__(self) -> str:
-        const = "const " if self.const else ""
-        return f"{const}{self.type}{'*' if self.pointer else ''} {self.name}"
+_USING = r"\busing\s+(\w+)\s*=\s*([\w: ]+?)\s*;"
+_TYPEDEF = r"\btypedef\s+([\w: ]+?)\s+(\w+)\s*;"
 
 
 @dataclass(frozen=True)
@@ -130,13 +77,20 @@ class Source:
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
-        self.text = text
+        self.text = text = ascii_comments(text)
         self.code = without_comments(text)
         self.constants = constants(self.code)
         self.aliases = {
             canonical(m[1]): m[2] for m in re.finditer(_ALIAS, text, re.MULTILINE)
         }
-        self.declarations = {d.name: d for d in self._declarations()}
+        self.aliases |= {m[1]: m[2] for m in re.finditer(_USING, self.code)}
+        self.aliases |= {m[2]: m[1] for m in re.finditer(_TYPEDEF, self.code)}
+        self.declarations: dict[str, _Declaration] = {}
+        self._ambiguous: set[str] = set()
+        for d in self._declarations():
+            old = self.declarations.setdefault(d.name, d)
+            if (old.template, old.parameters) != (d.template, d.parameters):
+                self._ambiguous.add(d.name)
         self.budgets = dict(budgets(text))
 
     @property
@@ -145,13 +99,15 @@ class Source:
         plain = [n for n, d in self.declarations.items() if not d.template]
         return list(dict.fromkeys([*self.budgets, *plain]))
 
-    def instance(self, expression: str) -> Instance:
-        """The kernel that `expression` names, "name" or "name<float, 16>"."""
-        expression = canonical(expression)
-        return self._instances(expression)
+    def instance(self, expression: str, options: Sequence[str] = ()) -> Instance:
+        """The kernel that `expression` names, "name" or "name<float, 16>".
+
+        A -DNAME=NUMBER of `options` goes before a constant of the file.
+        """
+        return self._instances(canonical(expression), tuple(options))
 
     @functools.cache  # noqa: B019 - a Source lives as long as the program
-    def _instances(self, expression: str) -> Instance:
+    def _instances(self, expression: str, options: tuple[str, ...]) -> Instance:
         name, _, rest = expression.partition("<")
         declaration = self.declarations.get(name)
         if declaration is None:
@@ -159,6 +115,12 @@ class Source:
             raise KernelError(
                 f"{self.name} has no kernel {name!r}. Its kernels: {known}. (Read are "
                 "__global__ functions at the top level of the file.)"
+            )
+        if name in self._ambiguous:
+            raise KernelError(
+                f"{self.name} declares {name!r} more than once, with different parameters: "
+                "which of them a launch calls cannot be told. Give each a name of its own, "
+                "inside #if and #else too."
             )
         arguments = split_commas(rest.removesuffix(">")) if rest else []
         if len(arguments) != len(declaration.template):
@@ -169,13 +131,20 @@ class Source:
                 + (f". Name it as {name}<{wanted}>." if wanted else f". Name it as {name}.")
             )
         given = dict(zip(declaration.template, arguments, strict=True))
-        integers = dict(self.constants)
+        integers = self.constants | defined(options)
         for key, argument in given.items():
             if (number := integer(argument)) is not None:
                 integers[key] = number
         shapes, nullable = promises(declaration.comment)
         parameters = tuple(
-            self._parameter(text, given, shapes, nullable, expression)
+            parameter(
+                text,
+                given,
+                self.aliases,
+                shapes,
+                nullable,
+                f"{self.name}: {expression}",
+            )
             for text in declaration.parameters
         )
         bounds = declaration.bounds
@@ -185,45 +154,6 @@ class Source:
             integers,
             None if bounds is None else maximum(split_commas(bounds)[0], integers),
             self.budgets.get(expression),
-        )
-
-    def _parameter(
-        self,
-        text: str,
-        given: Mapping[str, str],
-        shapes: Mapping[str, tuple[str, ...]],
-        nullable: set[str],
-        expression: str,
-    ) -> Parameter:
-        text, pointers, tail = text.partition("*")
-        words = re.findall(r"\w+<[^*]*>|\w+|&", text)
-        after = re.findall(r"\w+|\*|&", tail)
-        name = after[-1] if pointers else words.pop()
-        const = "const" in words
-        written = " ".join(w for w in words if w not in ("const", "struct"))
-        kind = given.get(written, written)
-        if "<" in kind:
-            for old, new in given.items():
-                kind = re.sub(rf"\b{old}\b", new, kind)
-            kind = self.aliases.get(canonical(kind), kind)
-        if kind not in TYPES or "*" in after or "&" in after or "&" in words:
-            raise KernelError(
-                f"{self.name}: the parameter {' '.join((text + pointers + tail).split())!r}"
-                f" of {expression} has a type that a launch cannot check. Take a number, or"
-                " a pointer to numbers, of a plain type or of a template parameter; say of "
-                f"a dependent type what it is: // where {canonical(kind)} is float"
-            )
-        dtype, lanes = TYPES[kind]
-        return Parameter(
-            name,
-            kind,
-            dtype,
-            lanes,
-            bool(pointers),
-            const and bool(pointers),
-            any(w in ("__restrict__", "__restrict") for w in after),
-            shapes.get(name) if pointers else None,
-            name in nullable,
         )
 
     def _declarations(self) -> list[_Declaration]:
@@ -240,6 +170,8 @@ class Source:
                 continue
             end = closing(self.code, head.end() - 1)
             before = self.code[: match.start()]
+            if self.code[end:].lstrip().startswith(";") or in_namespace(before):
+                continue
             template = re.search(r"\btemplate\s*<([^;{}]*)>\s*\Z", before)
             begin = template.start() if template else match.start()
             names = tuple(

@@ -4,21 +4,28 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
+    "ascii_comments",
     "budgets",
     "canonical",
     "closing",
     "comment_above",
     "constants",
+    "defined",
     "evaluate",
+    "in_namespace",
     "integer",
     "maximum",
     "promises",
     "split_commas",
     "without_comments",
 ]
+
+
+# A comment or a string.
+_UNREAD = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
 
 
 def canonical(expression: str) -> str:
@@ -28,12 +35,24 @@ def canonical(expression: str) -> str:
 
 def without_comments(text: str) -> str:
     """`text` with comments and strings blanked, every character still in its place."""
-    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
-    return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
+    return re.sub(_UNREAD, lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
+
+
+def ascii_comments(text: str) -> str:
+    """`text` with ? for what is not ASCII in comments, which compilers need not see."""
+    return re.sub(
+        _UNREAD,
+        lambda m: m[0].encode("ascii", "replace").decode() if m[0][0] == "/" else m[0],
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def comment_above(text: str, position: int) -> str:
-    """The // lines that end directly above the line that begins at `position`."""
+    """The // lines, or the /* */, that end directly above the line that begins at
+    `position`."""
+    if block := re.search(r"/\*((?:(?!\*/).)*)\*/[ \t]*\n\Z", text[:position], re.DOTALL):
+        return " ".join(line.strip().strip("*").strip() for line in block[1].splitlines())
     lines = []
     for line in reversed(text[:position].splitlines()):
         if not line.lstrip().startswith("//"):
@@ -71,14 +90,39 @@ def budgets(text: str) -> list[tuple[str, int]]:
 
 
 def constants(code: str) -> dict[str, int]:
-    """Integers that the file names: #define N 128, constexpr int N = 128;"""
+    """Integers that the file names: #define N 128, constexpr int N = 2 * M;
+
+    Not one that is defined more than once, with different values.
+    """
     pattern = (
-        r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\d+)[ \t]*$"
-        r"|\bconstexpr\s+(?:unsigned\s+|long\s+)*\w+\s+(\w+)\s*=\s*(\d+)\s*;"
+        r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\S[^\n]*?)[ \t]*$"
+        r"|\bconstexpr\s+(?:(?:unsigned|signed|long|static|const)\s+)*"
+        r"\w+\s+(\w+)\s*=\s*([^;{}]+);"
     )
-    return {
-        m[1] or m[3]: int(m[2] or m[4]) for m in re.finditer(pattern, code, re.MULTILINE)
-    }
+    found: dict[str, int] = {}
+    twice = set()
+    for m in re.finditer(pattern, code, re.MULTILINE):
+        name, value = m[1] or m[3], maximum(m[2] or m[4], found)
+        if value is None or found.setdefault(name, value) != value:
+            twice.add(name)
+    return {name: value for name, value in found.items() if name not in twice}
+
+
+def defined(options: Iterable[str]) -> dict[str, int]:
+    """The integers that a compiler's options define: -DN=128."""
+    found = (re.fullmatch(r"-D\s*(\w+)=(\d+)", o) for o in options)
+    return {m[1]: int(m[2]) for m in found if m}
+
+
+def in_namespace(before: str) -> bool:
+    """Whether text that comes after `before` stands in a named namespace."""
+    named = []
+    for m in re.finditer(r"(\bnamespace\s+[\w:]+\s*)?\{|\}", before):
+        if m[0] != "}":
+            named.append(m[1] is not None)
+        elif named:
+            named.pop()
+    return any(named)
 
 
 def integer(text: str) -> int | None:
@@ -94,7 +138,7 @@ def maximum(text: str, integers: Mapping[str, int]) -> int | None:
     """The value of an expression of `integers`; None where a name is not among them."""
     try:
         return evaluate(text, integers)
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, ZeroDivisionError):
         return None
 
 

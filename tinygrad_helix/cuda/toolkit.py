@@ -13,9 +13,22 @@ from typing import Any
 
 from ..errors import KernelError
 
-__all__ = ["INSTALL", "compiler", "headers", "missing", "nvrtc_library", "shortened"]
+__all__ = [
+    "INSTALL",
+    "INSTALL_GPU",
+    "compiler",
+    "headers",
+    "missing",
+    "nvrtc_library",
+    "shortened",
+]
 
 INSTALL = 'pip install "tinygrad_helix[test-cuda]"'
+# What CuPy needs beside it on a GPU, for all that this package does; 0.7 GB.
+INSTALL_GPU = (
+    'pip install "cuda-toolkit[cublas,cudart,nvrtc]==12.*" (driver for CUDA 12; 13.* for '
+    "CUDA 13)"
+)
 
 # A header of each part that is needed, and pathfinder's name of the part that brings it.
 _PARTS = {

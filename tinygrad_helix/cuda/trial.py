@@ -2,30 +2,28 @@
 
 The shapes come from the comment above the kernel, the values from a generator. The kernel
 runs in four orders of threads, whose results have to agree, and may be held against a
-function in Python.
+function in Python. Around each array are bytes that nobody may touch: they are looked at
+after each run, and a run with other bytes there has to have the same results. A kernel that
+goes further astray ends its process: `child` gives each trial one of its own.
 """
 
 import functools
-import json
 import math
-import re
 import runpy
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import HelixError, KernelError
-from .host import SANITIZERS, HostDevice, sanitizer_command, thread_order
-from .launch import load
-from .source import Instance, Parameter, read_source
+from .host import HostDevice, thread_order
+from .launch import Kernel, load
+from .parameters import Parameter
+from .source import Instance, read_source
 from .text import evaluate
 
-__all__ = ["Output", "Trial", "sanitized", "trial"]
+__all__ = ["Output", "Trial", "trial"]
 
 ORDERS = (0, 1, 2, 3)
 
@@ -37,6 +35,11 @@ TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 3e-3, "bfloat16": 3e
 # small ones, none a multiple of a warp and no two alike.
 _ONE_SIZE = 1000
 _SIZES = (7, 19, 33, 5, 11, 3)
+
+# What every byte around an array is: NaN to floats, and in one run more another number, for
+# each array its own: what is copied from beyond one to beyond another shows.
+_GUARD, _OTHER = 0xFF, 0x3C
+_LEAST, _MOST = 4 << 10, 4 << 20  # bytes on each side: as many as the array has, within
 
 
 @dataclass(frozen=True)
@@ -71,12 +74,17 @@ class Trial:
     block: tuple[int, ...]
     arguments: dict[str, Any]  # scalars by value, arrays as text
     outputs: list[Output]
+    outside: list[str] = field(default_factory=list)  # what it touches that is not its own
     sanitizers: dict[str, str | None] = field(default_factory=dict)  # None: found nothing
 
     @property
     def ok(self) -> bool:
-        """All outputs are, and no sanitizer found anything."""
-        return all(o.ok for o in self.outputs) and not any(self.sanitizers.values())
+        """All outputs are, nothing outside was touched, no sanitizer found anything."""
+        return (
+            all(o.ok for o in self.outputs)
+            and not self.outside
+            and not any(self.sanitizers.values())
+        )
 
 
 def trial(
@@ -91,6 +99,7 @@ def trial(
     tolerance: float | None = None,
     seed: int = 0,
     orders: Sequence[int] = ORDERS,
+    guarded: bool = True,
 ) -> Trial:
     """Run a kernel of `file` in every order and compare.
 
@@ -98,7 +107,8 @@ def trial(
     is that of __launch_bounds__ or 128 threads, and the grid one thread for each element
     of the largest array that the kernel writes. `against` is a Python file with a
     function of the kernel's name: it is called with the arguments by name and returns
-    what the kernel should have written, an array or a dict of arrays.
+    what the kernel should have written, an array or a dict of arrays. Arrays that are
+    not `guarded` have nothing around them, as the address sanitizer wants it.
 
     Errors: KernelError for what cannot be made up or launched.
     """
@@ -113,20 +123,80 @@ def trial(
         grid = (max(1, -(-work // math.prod(block))),)
     wanted = _reference(against, instance, values, written) if against else {}
     kernel = load(file, [expression], device=HostDevice())[expression]
-    results = []
-    for order in orders:
-        copies = {
-            n: v.copy() if isinstance(v, np.ndarray) else v for n, v in values.items()
-        }
-        with thread_order(order):
-            kernel(grid, block, list(copies.values()), shared_mem=shared_mem)
-        results.append(copies)
+    once: Callable[..., _Run] = functools.partial(
+        _run, kernel, (grid, block, shared_mem), values, written, guarded=guarded
+    )
+    runs = [once(order) for order in orders]
+    outside = list(dict.fromkeys(text for run in runs for text in run.outside))
+    if guarded:
+        other = once(orders[0], fill=_OTHER)
+        outside += [text for text in other.outside if text not in outside]
+        if not outside and other.bits() != runs[0].bits():
+            again = once(orders[0])  # in case it is the last run that shows, and not this
+            if again.bits() == runs[0].bits():
+                outside.append("it read outside of its arrays, and the results show it")
+            runs.append(again)
     outputs = [
-        _output(name, values[name], [r[name] for r in results], wanted.get(name), tolerance)
+        _output(
+            name, values[name], [r.arrays[name] for r in runs], wanted.get(name), tolerance
+        )
         for name in written
     ]
     shown = {n: _shown(v) for n, v in values.items()}
-    return Trial(instance.expression, tuple(grid), block, shown, outputs)
+    return Trial(instance.expression, tuple(grid), block, shown, outputs, outside)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The arrays that one launch wrote, and where it wrote besides."""
+
+    arrays: dict[str, np.ndarray]
+    outside: list[str]
+
+    def bits(self) -> list[bytes]:
+        return [a.tobytes() for a in self.arrays.values()]
+
+
+def _run(
+    kernel: Kernel,
+    how: tuple[Sequence[int], Sequence[int], int],
+    values: Mapping[str, Any],
+    written: Sequence[str],
+    order: int,
+    *,
+    guarded: bool,
+    fill: int = _GUARD,
+) -> _Run:
+    """Launch on copies of `values`, with bytes `fill` around each array."""
+    arguments, rooms = dict(values), {}
+    for i, (name, value) in enumerate(values.items()):
+        if not isinstance(value, np.ndarray):
+            continue
+        byte = fill if fill == _GUARD else fill + i % 32
+        around = min(max(value.nbytes, _LEAST), _MOST) // 64 * 64 if guarded else 0
+        room = np.full(value.nbytes + 2 * around, byte, np.uint8)
+        inside = room[around : around + value.nbytes]
+        arguments[name] = inside.view(value.dtype).reshape(value.shape)
+        arguments[name][...] = value
+        rooms[name] = room, around, byte
+    grid, block, shared_mem = how
+    with thread_order(order):
+        kernel(grid, block, list(arguments.values()), shared_mem=shared_mem)
+    outside = []
+    for name, (room, around, byte) in rooms.items():
+        array = arguments[name]
+        before = np.flatnonzero(room[:around] != byte)
+        after = np.flatnonzero(room[around + array.nbytes :] != byte)
+        if before.size:
+            i = -(-(around - before[0]) // array.itemsize)
+            outside.append(f"it wrote before the beginning of {name}: to element -{i:,}")
+        if after.size:
+            i = array.size + after[-1] // array.itemsize
+            outside.append(
+                f"it wrote past the end of {name}: to element {i:,}, and it has "
+                f"{array.size:,}"
+            )
+    return _Run({name: arguments[name] for name in written}, outside)
 
 
 def _values(
@@ -143,7 +213,7 @@ def _values(
         if p.shape is None:
             raise KernelError(
                 f"{what}: what shape {p.name} has is not said. Write it in a comment "
-                f"directly above the kernel: // {p.name} [n]"
+                f"directly above the kernel: // {p.name} [n] (with no line between)"
             )
     names = [text for p in arrays for text in p.shape or () if text.isidentifier()]
     names = list(dict.fromkeys(n for n in names if n not in sizes))
@@ -196,7 +266,7 @@ def _value(
         )
     try:
         shape = [evaluate(text, sizes) for text in p.shape or ()]
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, ZeroDivisionError) as error:
         raise KernelError(f"{what}: the shape of {p.name} has no value: {error}.") from None
     if p.lanes > 1:
         shape = [*shape[:-1], (shape or [1])[-1] * p.lanes]
@@ -302,39 +372,3 @@ def _shown(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return f"{value.dtype.name}[{', '.join(map(str, value.shape))}]"
     return value
-
-
-_CHILD = """\
-import json, sys
-job = json.loads(sys.argv[1])
-sys.path[:] = job.pop("path")
-from tinygrad_helix.cuda.trial import trial
-trial(**job, orders=(0, 2))
-"""
-
-
-def sanitized(job: Mapping[str, Any]) -> dict[str, str | None]:
-    """Run `trial(**job)` under each sanitizer; what it reports, or None for nothing."""
-    found = {}
-    for kind in SANITIZERS:
-        text = json.dumps({**job, "path": [str(Path(p).resolve()) for p in sys.path]})
-        command = [*sanitizer_command(kind), sys.executable, "-c", _CHILD, text]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        found[kind] = _finding(ended.stderr) if ended.returncode else None
-    return found
-
-
-def _finding(log: str) -> str:
-    """The first report of a sanitizer: what it is, and the places in the kernel's text."""
-    heads = ("ERROR: AddressSanitizer", "WARNING: ThreadSanitizer", "runtime error:")
-    lines = log.splitlines()
-    start = next((i for i, line in enumerate(lines) if any(h in line for h in heads)), None)
-    if start is None:
-        raise KernelError(f"the run under a sanitizer failed:\n{log[-2000:].strip()}")
-    places = [
-        line.strip()
-        for line in lines[start + 1 :]
-        if line.startswith("    #0 ") and "interceptor" not in line
-    ]
-    head = re.sub(r"^==\d+==|\(pid=\d+\)| on address .*| on unknown .*", "", lines[start])
-    return "\n".join([head.strip(), *places[:2]])

@@ -33,8 +33,9 @@ x.register_hook(lambda dx: dx.clip(-1, 1))
         error=GraphError,
         cause=(
             "Inside detect_anomaly() every output and every cotangent is checked, and "
-            "this is the first that holds NaN or infinity. The message names the op "
-            "and the line where it was made, or the input that brought it in."
+            "this is the first that holds NaN, or an infinity made of finite values. "
+            "The message names the op and the line where it was made, or the input "
+            "that brought a NaN in."
         ),
         lines="""\
 import tinygrad_helix as th

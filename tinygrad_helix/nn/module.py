@@ -101,13 +101,17 @@ def shared_memory(named: Mapping[str, Tensor]) -> tuple[str, str] | None:
     return None
 
 
-def _members(name: str, value: Any) -> Iterator[tuple[str, "Parameter | Module"]]:
-    """The Parameters and Modules that an attribute holds, with their names."""
+def _members(
+    name: str, value: Any, around: tuple[int, ...] = ()
+) -> Iterator[tuple[str, "Parameter | Module"]]:
+    """The Parameters and Modules that an attribute holds, with their names. `around` are
+    the ids of the lists that the value is in: one that holds itself is passed over."""
     if isinstance(value, (Parameter, Module)):
         yield name, value
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple)) and id(value) not in around:
         for i, item in enumerate(value):
-            yield from _members(f"{name}.{i}", item)
+            if isinstance(item, (Parameter, Module, list, tuple)):
+                yield from _members(f"{name}.{i}", item, (*around, id(value)))
 
 
 class Module:
@@ -138,13 +142,11 @@ class Module:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        here = Scope(self, scope.get())
-        token = scope.set(here)
+        token = scope.set(Scope(self, scope.get()))
         try:
             return self.forward(*args, **kwargs)
         finally:
             scope.reset(token)
-            here.names = None
 
     # --- what it is made of
 

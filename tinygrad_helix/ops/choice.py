@@ -8,7 +8,16 @@ from ..backend import is_array
 from ..errors import DTypeError, ShapeError
 from ..op import Constant, Op, apply
 from ..tensor import Tensor
-from .operands import binary, module_of, owned, plain, promote
+from .operands import (
+    binary,
+    check_range,
+    module_of,
+    operand,
+    owned,
+    plain,
+    promote,
+    whole,
+)
 
 __all__ = [
     "astype", "clip", "equal", "greater", "greater_equal", "less", "less_equal",
@@ -109,7 +118,9 @@ def clip(x: Any, low: float | None = None, high: float | None = None) -> Any:
         )
     if bounds == [None, None]:
         raise DTypeError("clip got neither bound. Give low=, high=, or both.")
-    x = promote(x, *[b for b in bounds if b is not None])[0]
+    given = [b for b in bounds if b is not None]
+    x = promote(operand("clip", x), *given)[0]
+    check_range("clip", x, *given)
     return apply(Clip, x, low=bounds[0], high=bounds[1])
 
 
@@ -155,6 +166,7 @@ def where(condition: Any, a: Any, b: Any) -> Any:
     if a is None or b is None:
         raise DTypeError("where takes Tensors, arrays and numbers; got None.")
     a, b = promote(a, b)
+    check_range("where", a, b)
     try:
         return apply(Where, condition, a, b)
     except ValueError as error:
@@ -207,11 +219,12 @@ class Triu(Tril):
 
 
 def _triangle(op: type[Op], x: Any, k: int) -> Any:
+    x = operand(op.name, x)
     if x.ndim < 2:
         raise ShapeError(
             f"{op.name} of a Tensor of shape {x.shape}. It takes a matrix [..., n, m]."
         )
-    return apply(op, x, k=k.__index__())
+    return apply(op, x, k=whole(op.name, "k", k))
 
 
 def tril(x: Any, k: int = 0) -> Any:
@@ -258,6 +271,7 @@ def astype(x: Any, dtype: Any) -> Any:
         raise DTypeError(
             f"astype got {dtype!r}, which is no dtype. Use 'float32', say."
         ) from None
+    x = operand("astype", x)
     if target.kind not in "fiub":
         raise DTypeError(f"a Tensor holds floats, ints or bools; got dtype {target}.")
     return x if x.dtype == target else apply(Cast, x, dtype=target)

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from ..errors import DTypeError
 from ..op import Input, Op, Output, apply
 from .choice import equal, greater_equal, select
 from .operands import binary, floating, zeros
@@ -116,9 +117,17 @@ class Neg(Op):
         return (-dy,)
 
 
+def _number(op: str, x: Any) -> Any:
+    """x, unless it holds bools."""
+    dtype = getattr(x, "dtype", None)
+    if dtype is not None and dtype.kind == "b":
+        raise DTypeError(f"{op} of bools. Convert them with astype('int64') first.")
+    return x
+
+
 def neg(x: Any) -> Any:
     """-x. Keeps nothing."""
-    return apply(Neg, x)
+    return apply(Neg, _number("neg", x))
 
 
 class Pow(Op):
@@ -145,7 +154,8 @@ class Pow(Op):
         da = db = None
         if needs[0]:
             if isinstance(b, (int, float)):
-                da = dy * (b * a ** (b - 1) if b != 0 else a * 0.0)
+                # Where b is 0 this is 0, whatever a is: a * 0 would be NaN for infinite a.
+                da = dy * (b * a ** (b - 1)) if b != 0 else zeros(dy.shape, dy)
             else:
                 flat = equal(b, 0)
                 da = select(flat, 0.0, dy * b * pow(a, select(flat, 1.0, b) - 1))
@@ -380,4 +390,4 @@ class Sign(Op):
 
 def sign(x: Any) -> Any:
     """The sign of x: 1, 0 or -1. Its gradient is 0 everywhere. Keeps nothing."""
-    return apply(Sign, x)
+    return apply(Sign, _number("sign", x))

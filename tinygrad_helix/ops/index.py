@@ -8,7 +8,17 @@ from ..backend import array_module, backend_of, is_array
 from ..errors import DTypeError, ShapeError
 from ..op import Constant, Op, apply
 from ..tensor import Tensor
-from .operands import accumulator, axes_of, check_bounds, owned, plain, same_float, zeros
+from .choice import astype
+from .operands import (
+    accumulator,
+    axis_of,
+    check_bounds,
+    owned,
+    plain,
+    same_float,
+    whole,
+    zeros,
+)
 from .view import reshape
 
 __all__ = ["embedding", "gather", "getitem", "one_hot", "scatter_add", "take"]
@@ -126,7 +136,7 @@ def getitem(x: Any, index: Any) -> Any:
         raise IndexError(f"x[index] of a Tensor of shape {x.shape}: {error}.") from None
 
 
-def _ints(op: str, index: Any, *operands: Any) -> Any:
+def _index(op: str, index: Any, *operands: Any) -> Any:
     """`index` as an array of ints, the tape's own as in `owned`."""
     index = owned(op, index, *operands)
     if index.dtype.kind not in "iu":
@@ -141,10 +151,10 @@ def take(x: Any, index: Any, axis: int | None = None) -> Any:
     Where an index repeats, its gradients add up. Records getitem; keeps the index (of
     an array that is no Tensor a copy).
     """
-    index = Tensor(_ints("take", index, x))  # shared by getitem
+    index = Tensor(_index("take", index, x))  # shared by getitem
     if axis is None:
         return getitem(reshape(x, -1), index)
-    (along,) = axes_of("take", axis, x.ndim)
+    along = axis_of("take", axis, x.ndim)
     return getitem(x, (*(slice(None),) * along, index))
 
 
@@ -225,8 +235,8 @@ def scatter_add(x: Any, index: Any, source: Any, axis: int) -> Any:
 
 def _places(op: str, x: Any, index: Any, axis: int, *others: Any) -> tuple[Any, int]:
     """The index as an array and the axis, checked."""
-    index = _ints(op, index, x, *others)
-    (along,) = axes_of(op, axis, x.ndim)
+    index = _index(op, index, x, *others)
+    along = axis_of(op, axis, x.ndim)
     if index.ndim != x.ndim or any(
         n > m
         for i, (n, m) in enumerate(zip(index.shape, x.shape, strict=True))
@@ -249,13 +259,15 @@ def one_hot(index: Any, classes: int, dtype: Any = "float32") -> Any:
     """1 at [..., index[...]], else 0: index [...] of ints in 0..classes-1 gives
     [..., classes]. No gradient."""
     given = index
-    index = _ints("one_hot", index)
+    index, classes = _index("one_hot", index), whole("one_hot", "classes", classes)
+    if classes < 0:
+        raise ShapeError(f"one_hot got classes={classes}. Give 0 or more.")
     if index.size and not (index.min() >= 0 and index.max() < classes):
         raise ShapeError(
             f"one_hot got indices {index.min()} to {index.max()} for {classes} classes. "
             f"Each must be in 0..{classes - 1}."
         )
-    y = (index[..., None] == array_module(index).arange(classes)).astype(dtype)
+    y = astype(index[..., None] == array_module(index).arange(classes), dtype)
     return Tensor(y) if isinstance(given, Tensor) else y
 
 
@@ -282,7 +294,7 @@ def embedding(weight: Any, index: Any) -> Any:
     Keeps the index (of an array that is no Tensor a copy). Repeated rows add up their
     gradients, in a fixed order.
     """
-    index = _ints("embedding", index, weight)
+    index = _index("embedding", index, weight)
     if weight.ndim != 2:
         raise ShapeError(f"embedding takes a weight [V, D]; got shape {weight.shape}.")
     if index.size and not (index.min() >= 0 and index.max() < weight.shape[0]):

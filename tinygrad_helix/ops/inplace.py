@@ -15,7 +15,7 @@ from ..errors import DTypeError, GraphError, ShapeError
 from ..modes import is_grad_enabled
 from ..op import same_device
 from ..tensor import Tensor
-from .operands import check_bounds
+from .operands import check_bounds, holds
 
 __all__ = ["add_", "copy_", "div_", "mul_", "setitem_", "sub_"]
 
@@ -31,9 +31,7 @@ def _fits(value: Any, dtype: Any) -> bool:
         return dtype.kind == "f" or bool((value.astype(dtype) == value).all())
     if isinstance(value, (float, np.floating)):
         return dtype.kind == "f"
-    if isinstance(value, (int, np.integer)) and dtype.kind in "iu":
-        return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max)
-    return True
+    return holds(dtype, value)
 
 
 def _write(x: Tensor, what: str, value: Any, write: Callable[[Any], Any]) -> Tensor:

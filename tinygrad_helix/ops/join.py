@@ -7,7 +7,7 @@ import numpy as np
 
 from ..errors import DTypeError, ShapeError
 from ..op import Op, apply
-from .operands import axes_of, promote
+from .operands import axis_of, check_range, operand, promote, whole
 
 __all__ = ["cat", "chunk", "pad", "split", "stack"]
 
@@ -48,7 +48,7 @@ class Cat(Op):
 def cat(tensors: Any, axis: int = 0) -> Any:
     """The tensors one after another along an axis that they have. Keeps nothing."""
     shapes = _shapes("cat", tensors)
-    (along,) = axes_of("cat", axis, len(shapes[0]))
+    along = axis_of("cat", axis, len(shapes[0]))
     rest = [shape[:along] + shape[along + 1 :] for shape in shapes]
     if any(
         len(s) != len(shapes[0]) or r != rest[0] for s, r in zip(shapes, rest, strict=True)
@@ -82,7 +82,7 @@ def stack(tensors: Any, axis: int = 0) -> Any:
             f"stack of shapes {', '.join(map(str, shapes))}. They must be equal; cat joins "
             "along an axis that is there."
         )
-    (along,) = axes_of("stack", axis, len(shapes[0]) + 1)
+    along = axis_of("stack", axis, len(shapes[0]) + 1)
     return apply(Stack, *promote(*tensors), axis=along)
 
 
@@ -108,14 +108,17 @@ class Split(Op):
 def split(x: Any, sizes: Any, axis: int = 0) -> tuple[Any, ...]:
     """Parts of x along `axis`, as views: each of size `sizes` (the last may be smaller),
     or of the sizes in a list. Keeps nothing; unused parts get a gradient of 0."""
-    (along,) = axes_of("split", axis, x.ndim)
+    x = operand("split", x)
+    along = axis_of("split", axis, x.ndim)
     n = x.shape[along]
     if isinstance(sizes, (int, np.integer)):
         if sizes < 1:
             raise ShapeError(f"split got size {sizes}. It must be at least 1.")
         parts = [min(int(sizes), n - i) for i in range(0, n, int(sizes))] or [0]
     else:
-        parts = [int(size) for size in sizes]
+        if not isinstance(sizes, (list, tuple)):
+            raise DTypeError(f"split got sizes={sizes!r}. Give an int, or a list of ints.")
+        parts = [whole("split", "a size", size) for size in sizes]
         if not parts or min(parts) < 0 or sum(parts) != n:
             raise ShapeError(
                 f"split of axis {axis} of size {n} into {parts}. The sizes must add up to "
@@ -132,7 +135,8 @@ def chunk(x: Any, chunks: int, axis: int = 0) -> tuple[Any, ...]:
     """
     if not isinstance(chunks, (int, np.integer)) or chunks < 1:
         raise ShapeError(f"chunk got chunks={chunks!r}. It must be an int of at least 1.")
-    (along,) = axes_of("chunk", axis, x.ndim)
+    x = operand("chunk", x)
+    along = axis_of("chunk", axis, x.ndim)
     return split(x, max(1, -(-x.shape[along] // int(chunks))), axis)
 
 
@@ -141,7 +145,8 @@ class Pad(Op):
 
     @staticmethod
     def forward(xp, x, *, needs, width, value):
-        return xp.pad(x, width, constant_values=value), {}
+        # NumPy's pad takes no empty list of widths.
+        return xp.pad(x, width, constant_values=value) if width else x.copy(), {}
 
     @staticmethod
     def vjp(dy, saved, *, needs, inputs, width, value):
@@ -154,8 +159,15 @@ def pad(x: Any, width: Any, value: float = 0.0) -> Any:
     """x with `width` elements of `value` before and after it along each axis.
 
     `width` is NumPy's: an int for all sides, one pair (before, after) for all axes, or a
-    pair for each axis. Keeps nothing.
+    pair for each axis. Of ints with a float `value` it is float32. Keeps nothing.
     """
+    x = operand("pad", x)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, (int, float)):
+        raise DTypeError(f"pad takes a number as value; got {type(value).__name__}.")
+    x = promote(x, value)[0]
+    check_range("pad", x, value)
     try:
         pairs = np.broadcast_to(np.asarray(width), (x.ndim, 2))
     except ValueError:

@@ -209,6 +209,8 @@ def einsum(spec: str, *operands: Any) -> Any:
     Several operands are multiplied from left to right. Keeps each operand if another needs
     a gradient; a diagonal keeps its index.
     """
+    if not isinstance(spec, str):
+        raise DTypeError(f'einsum takes a spec like "ij,jk->ik" first; got {spec!r}.')
     for x in operands:
         if not hasattr(x, "shape"):
             raise DTypeError(f"einsum takes Tensors and arrays; got {type(x).__name__}.")

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import numpy as np
+
 from ..backend import array_module
 from ..errors import DTypeError, HelixError, ShapeError
 from ..op import Constant, Input, Op, apply
 from .choice import select
 from .norm import _shifted, softmax
-from .operands import floating, owned
+from .operands import floating, owned, whole
 from .view import reshape
 
 __all__ = ["cross_entropy"]
@@ -33,11 +35,14 @@ class CrossEntropy(Op):
     def forward(xp, logits, target, *, needs, ignored, reduction, smoothing):
         z = _shifted(xp, logits, -1)
         counted = _counted(target, ignored)
-        place = target if counted is None else xp.where(counted, target, 0)
-        right = xp.take_along_axis(z, place[..., None], axis=-1)[..., 0]
-        if smoothing:
-            right = (1 - smoothing) * right + smoothing * z.mean(axis=-1)
-        y = xp.log(xp.exp(z).sum(axis=-1)) - right
+        if z.shape[-1]:
+            place = target if counted is None else xp.where(counted, target, 0)
+            right = xp.take_along_axis(z, place[..., None], axis=-1)[..., 0]
+            if smoothing:
+                right = (1 - smoothing) * right + smoothing * z.mean(axis=-1)
+            y = xp.log(xp.exp(z).sum(axis=-1)) - right
+        else:  # without classes no row can be counted
+            y = xp.zeros(target.shape, z.dtype)
         if counted is not None:
             y = xp.where(counted, y, 0)
         if reduction != "none":
@@ -99,10 +104,17 @@ def cross_entropy(
         raise HelixError(
             f"cross_entropy got reduction={reduction!r}. Use 'mean', 'sum' or 'none'."
         )
+    if not isinstance(label_smoothing, (int, float, np.integer, np.floating)):
+        raise DTypeError(
+            "cross_entropy takes a number as label_smoothing; got "
+            f"{type(label_smoothing).__name__}."
+        )
     if not 0 <= label_smoothing <= 1:
         raise HelixError(
             f"cross_entropy got label_smoothing={label_smoothing!r}. Give one in 0..1."
         )
+    if ignore_index is not None:
+        ignore_index = whole("cross_entropy", "ignore_index", ignore_index)
     counted = _counted(target, ignore_index)
     rows = target if counted is None else target[counted]
     if reduction == "mean" and rows.size == 0:

@@ -5,7 +5,7 @@ from typing import Any
 from ..errors import ShapeError
 from ..op import Input, Op, Output, apply
 from .elementwise import add, exp, mul, rsqrt
-from .operands import accumulator, axes_of, floating, greatest, rows, same_float, wide
+from .operands import accumulator, axis_of, floating, greatest, rows, same_float, wide
 from .reduce import mean
 from .reduce import sum as sum_over
 
@@ -38,7 +38,7 @@ class Softmax(Op):
 def softmax(x: Any, axis: int = -1) -> Any:
     """e^x / Σ e^x along `axis`, without overflow. Keeps its result."""
     x = floating(x)
-    (along,) = axes_of("softmax", axis, x.ndim)
+    along = axis_of("softmax", axis, x.ndim)
     return apply(Softmax, x, axis=along)
 
 
@@ -63,7 +63,7 @@ class LogSoftmax(Op):
 def log_softmax(x: Any, axis: int = -1) -> Any:
     """x - ln Σ e^x along `axis`, without overflow. Keeps its result."""
     x = floating(x)
-    (along,) = axes_of("log_softmax", axis, x.ndim)
+    along = axis_of("log_softmax", axis, x.ndim)
     return apply(LogSoftmax, x, axis=along)
 
 

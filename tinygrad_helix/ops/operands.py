@@ -17,8 +17,9 @@ from ..tape import plain
 from ..tensor import Tensor
 
 __all__ = [
-    "accumulator", "axes_of", "binary", "by_piece", "check_bounds", "floating", "greatest",
-    "module_of", "owned", "pieces", "plain", "promote", "rows", "same_float", "wide",
+    "accumulator", "axes_of", "axis_of", "binary", "by_piece", "check_bounds",
+    "check_range", "floating", "greatest", "holds", "module_of", "operand", "owned",
+    "pieces", "plain", "promote", "rows", "same_float", "whole", "wide",
     "zeros",
 ]  # fmt: skip
 
@@ -48,6 +49,53 @@ def floating(x: Any) -> Any:
         # What holds no numbers is refused by name where the op is applied.
         return array.astype(np.float32) if array.dtype.kind in "fiub" else x
     return _cast(x, np.float32) if dtype.kind in "iub" else x
+
+
+def operand(op: str, x: Any) -> Any:
+    """`x` if it is a Tensor or an array, else a number or list as the array `tensor` makes
+    of it."""
+    if _dtype(x) is not None:
+        return x
+    if x is None or isinstance(x, str):
+        raise DTypeError(
+            f"{op} takes Tensors, arrays and lists of numbers; got {type(x).__name__}."
+        )
+    return Tensor(x).data
+
+
+def whole(op: str, name: str, value: Any) -> int:
+    """An argument that has to be an int: NumPy's and those of a Tensor too, no bool."""
+    try:
+        if not isinstance(value, bool):
+            return value.__index__()
+    except (AttributeError, TypeError):
+        pass
+    raise DTypeError(f"{op} got {name}={value!r}. Give an int.")
+
+
+def holds(dtype: Any, value: Any) -> bool:
+    """Whether an int is in the range of the ints of `dtype`; what is no int always is."""
+    if not isinstance(value, (int, np.integer)) or dtype.kind not in "iu":
+        return True
+    return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max)
+
+
+def check_range(op: str, *xs: Any) -> None:
+    """Refuse an int beside arrays of ints, whose dtype it takes, that does not fit there:
+    NumPy wraps it in some places."""
+    kinds = [d for d in map(_dtype, xs) if d is not None]
+    if not kinds or any(d.kind not in "iub" for d in kinds):
+        return
+    dtype = np.result_type(*kinds)
+    dtype = np.dtype(np.int64) if dtype.kind == "b" else dtype
+    for x in xs:
+        if _dtype(x) is None and not holds(dtype, x):
+            known = np.iinfo(dtype)
+            raise DTypeError(
+                f"{op} of {dtype} got the number {x}, which that cannot hold "
+                f"({known.min} to {known.max}). Convert to a wider dtype first, with "
+                "astype('int64'), say."
+            )
 
 
 def promote(*xs: Any, divide: bool = False) -> tuple[Any, ...]:
@@ -235,8 +283,11 @@ def binary(op: type[Op], a: Any, b: Any, divide: bool = False) -> Any:
     alike = type(a) is type(b) is Tensor and a.data.dtype is b.data.dtype
     if not alike or a.data.dtype.kind != "f":
         a, b = promote(a, b, divide=divide)
+        check_range(op.name, a, b)
     try:
         return apply(op, a, b)
+    except OverflowError as error:
+        raise DTypeError(f"{op.name} got a number that no dtype holds: {error}.") from None
     except ValueError as error:
         if isinstance(error, ShapeError):
             raise
@@ -280,3 +331,10 @@ def axes_of(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     if len(set(axes)) != len(axes):
         raise ShapeError(f"{op} got axis={axis!r}, which names an axis twice.")
     return tuple(sorted(axes))
+
+
+def axis_of(op: str, axis: Any, ndim: int) -> int:
+    """`axis`, one int, as an axis counted from 0."""
+    if not isinstance(axis, (int, np.integer)) or isinstance(axis, bool):
+        raise DTypeError(f"{op} got axis={axis!r}. It takes one axis, an int.")
+    return axes_of(op, axis, ndim)[0]

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..backend import backend_of
 from ..create import default_generator
-from ..errors import HelixError
+from ..errors import DTypeError, HelixError
 from ..op import Constant, Op, apply
 from .operands import floating, plain
 
@@ -42,8 +42,15 @@ def dropout(
 
     Srivastava et al., "Dropout", 2014.
     """
+    if isinstance(p, bool) or not isinstance(p, (int, float, np.integer, np.floating)):
+        raise DTypeError(f"dropout takes a number as p; got {type(p).__name__}.")
     if not 0 <= p <= 1:
         raise HelixError(f"dropout got p={p!r}, a probability. Give one in 0..1.")
+    if generator is not None and not isinstance(generator, np.random.Generator):
+        raise DTypeError(
+            "dropout takes a numpy.random.Generator as generator; got "
+            f"{type(generator).__name__}. Give numpy.random.default_rng(0), say."
+        )
     if not training or p == 0:
         return x
     x = floating(x)

@@ -12,7 +12,17 @@ from ..tensor import Tensor
 from .choice import equal, maximum, select
 from .elementwise import abs, exp
 from .join import cat
-from .operands import accumulator, axes_of, floating, greatest, plain, wide, zeros
+from .operands import (
+    accumulator,
+    axes_of,
+    floating,
+    greatest,
+    operand,
+    plain,
+    whole,
+    wide,
+    zeros,
+)
 from .scan import cumprod
 from .view import broadcast_to, flip, reshape, transpose
 
@@ -45,8 +55,10 @@ class Sum(Op):
 def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Σ x over `axis` (None for all, an int, or a tuple). Keeps nothing.
 
-    Ints and bools add up in int64, 16-bit floats in float32.
+    Bools and signed ints add up in int64, unsigned ints in uint64, 16-bit floats in
+    float32.
     """
+    x = operand("sum", x)
     return apply(Sum, x, axes=axes_of("sum", axis, x.ndim), keepdims=bool(keepdims))
 
 
@@ -75,6 +87,7 @@ def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
     Keeps nothing. 16-bit floats add up in float32.
     """
+    x = operand("mean", x)
     axes = axes_of("mean", axis, x.ndim)
     _not_empty("mean", x, axes)
     return apply(Mean, floating(x), axes=axes, keepdims=bool(keepdims))
@@ -112,6 +125,7 @@ class Min(Max):
 
 
 def _extreme(op: type[Op], x: Any, axis: Any, keepdims: bool) -> Any:
+    x = operand(op.name, x)
     axes = axes_of(op.name, axis, x.ndim)
     _not_empty(op.name, x, axes)
     return apply(op, x, axes=axes, keepdims=bool(keepdims))
@@ -155,6 +169,7 @@ def _place(op: str, x: Any, axis: int | None) -> Any:
             f"{op} got axis={axis!r}. It takes one axis, an int, or None for the flattened "
             "Tensor: reshape the axes into one first."
         )
+    x = operand(op, x)
     axes = axes_of(op, axis, x.ndim)
     _not_empty(op, x, axes)
     array = plain(x)
@@ -211,9 +226,10 @@ def _product_before(x: Any) -> Any:
 def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Π x over `axis` (None for all, an int, or a tuple); of nothing it is 1.
 
-    The gradient divides by nothing, so it is right where x has zeros. Keeps x. Ints and
-    bools multiply in int64, 16-bit floats in float32.
+    The gradient divides by nothing, so it is right where x has zeros. Keeps x. Bools and
+    signed ints multiply in int64, unsigned ints in uint64, 16-bit floats in float32.
     """
+    x = operand("prod", x)
     return apply(Prod, x, axes=axes_of("prod", axis, x.ndim), keepdims=bool(keepdims))
 
 
@@ -271,6 +287,7 @@ def _over_or_zero(a: Any, b: Any) -> Any:
 
 
 def _spread(op: type[Op], x: Any, axis: Any, keepdims: bool, ddof: int) -> Any:
+    x, ddof = operand(op.name, x), whole(op.name, "ddof", ddof)
     axes = axes_of(op.name, axis, x.ndim)
     n = math.prod(x.shape[i] for i in axes)
     if n <= ddof:

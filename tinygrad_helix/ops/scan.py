@@ -8,7 +8,7 @@ from ..errors import DTypeError, ShapeError
 from ..op import Constant, Input, Op, Output, apply
 from .choice import select
 from .join import cat
-from .operands import accumulator, axes_of, owned, same_float, zeros
+from .operands import accumulator, axis_of, operand, owned, same_float, zeros
 from .view import flip, reshape, swapaxes
 
 __all__ = ["cumprod", "cumsum", "gated_scan", "reset_mask"]
@@ -73,15 +73,17 @@ class Cumprod(Op):
 
 def _one_axis(op: str, x: Any, axis: int | None) -> tuple[Any, int]:
     """x and its axis; for None, as in NumPy, the flattened x and 0."""
+    x = operand(op, x)
     if axis is None:
         return reshape(x, -1), 0
-    return x, axes_of(op, axis, x.ndim)[0]
+    return x, axis_of(op, axis, x.ndim)
 
 
 def cumsum(x: Any, axis: int | None = None) -> Any:
     """x_0 + … + x_t along `axis` (None: of the flattened x). Keeps nothing.
 
-    Ints and bools add up in int64, 16-bit floats in float32.
+    Bools and signed ints add up in int64, unsigned ints in uint64, 16-bit floats in
+    float32.
     """
     x, along = _one_axis("cumsum", x, axis)
     return apply(Cumsum, x, axis=along)
@@ -90,8 +92,8 @@ def cumsum(x: Any, axis: int | None = None) -> Any:
 def cumprod(x: Any, axis: int | None = None) -> Any:
     """x_0 · … · x_t along `axis` (None: of the flattened x). Keeps x and its result.
 
-    The gradient divides by nothing, so it is right where x has zeros. Ints and bools
-    multiply in int64, 16-bit floats in float32.
+    The gradient divides by nothing, so it is right where x has zeros. Bools and signed
+    ints multiply in int64, unsigned ints in uint64, 16-bit floats in float32.
     """
     x, along = _one_axis("cumprod", x, axis)
     return apply(Cumprod, x, axis=along)
@@ -205,7 +207,7 @@ class GatedScanGrad(Op):
             first = (
                 zeros(cb[:, :1].shape, cb)
                 if h0 is None
-                else h0.reshape(-1, 1, h0.shape[-1])
+                else reshape(h0, (h0.shape[0], 1, h0.shape[1]))
             )
             before = cat([first, h[:, :-1]], axis=1) if h.shape[1] else h
             through = ca if mask is None else select(mask, 0.0, ca)
@@ -214,7 +216,9 @@ class GatedScanGrad(Op):
         d_a = d_h = d_h0 = None
         if needs[2]:
             start = (
-                c0.reshape(-1, 1, c0.shape[-1]) if wants[1] else zeros(p[:, :1].shape, p)
+                reshape(c0, (c0.shape[0], 1, c0.shape[1]))
+                if wants[1]
+                else zeros(p[:, :1].shape, p)
             )
             d_a = (cat([start, p[:, :-1]], axis=1) if p.shape[1] else p) * g
             d_a = d_a if mask is None else select(mask, 0.0, d_a)

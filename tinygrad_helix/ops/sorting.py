@@ -6,7 +6,7 @@ from ..errors import ShapeError
 from ..op import apply
 from ..tensor import Tensor
 from .index import Gather
-from .operands import axes_of, plain
+from .operands import axis_of, operand, plain, whole
 
 __all__ = ["sort", "topk"]
 
@@ -33,7 +33,8 @@ def sort(x: Any, axis: int = -1, descending: bool = False) -> tuple[Any, Any]:
     Equal values keep their order, and each takes its own gradient. NaN counts as the
     largest. Records gather, which keeps the index (8 bytes a value).
     """
-    (along,) = axes_of("sort", axis, x.ndim)
+    x = operand("sort", x)
+    along = axis_of("sort", axis, x.ndim)
     return _pick(x, _order(x, along, descending), along)
 
 
@@ -44,7 +45,8 @@ def topk(x: Any, k: int, axis: int = -1, largest: bool = True) -> tuple[Any, Any
     Of equal values the earlier come first; each takes its own gradient. NaN counts as the
     largest. Records gather, which keeps the index (8 bytes a value).
     """
-    (along,) = axes_of("topk", axis, x.ndim)
+    x, k = operand("topk", x), whole("topk", "k", k)
+    along = axis_of("topk", axis, x.ndim)
     if not 0 <= k <= x.shape[along]:
         raise ShapeError(
             f"topk got k={k} along axis {axis} of a Tensor of shape {x.shape}. k must be "

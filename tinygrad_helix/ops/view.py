@@ -4,7 +4,7 @@ from typing import Any
 
 from ..errors import DTypeError, ShapeError
 from ..op import Op, apply
-from .operands import axes_of
+from .operands import axes_of, axis_of, operand
 
 __all__ = [
     "broadcast_to", "expand", "flip", "permute", "reshape", "squeeze", "swapaxes",
@@ -12,7 +12,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _ints(op: str, given: tuple[Any, ...]) -> tuple[int, ...]:
+def _sizes(op: str, given: tuple[Any, ...]) -> tuple[int, ...]:
     """f(x, 2, 3) and f(x, (2, 3)) mean the same."""
     values = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
     try:
@@ -38,7 +38,8 @@ def reshape(x: Any, *shape: Any) -> Any:
 
     Keeps nothing.
     """
-    wanted = _ints("reshape", shape)
+    x = operand("reshape", x)
+    wanted = _sizes("reshape", shape)
     try:
         return apply(Reshape, x, shape=wanted)
     except ValueError:
@@ -53,6 +54,7 @@ def squeeze(x: Any, axis: Any = None) -> Any:
 
     Records reshape; keeps nothing.
     """
+    x = operand("squeeze", x)
     if axis is None:
         axes = tuple([i for i, n in enumerate(x.shape) if n == 1])
     else:
@@ -70,7 +72,8 @@ def unsqueeze(x: Any, axis: int) -> Any:
 
     Records reshape; keeps nothing.
     """
-    (at,) = axes_of("unsqueeze", axis, x.ndim + 1)
+    x = operand("unsqueeze", x)
+    at = axis_of("unsqueeze", axis, x.ndim + 1)
     return reshape(x, (*x.shape[:at], 1, *x.shape[at:]))
 
 
@@ -94,10 +97,11 @@ def transpose(x: Any, *axes: Any) -> Any:
 
     Keeps nothing.
     """
+    x = operand("transpose", x)
     if not axes or axes == (None,):
         order = tuple(reversed(range(x.ndim)))
     else:
-        order = _ints("transpose", axes)
+        order = _sizes("transpose", axes)
         if len(axes_of("transpose", order, x.ndim)) != x.ndim:
             raise ShapeError(
                 f"transpose of a Tensor of shape {x.shape} got axes {order}. Give each of "
@@ -113,13 +117,14 @@ def permute(x: Any, *axes: Any) -> Any:
     `transpose` under PyTorch's name, and it records that; there must be axes here. Keeps
     nothing.
     """
-    return transpose(x, _ints("permute", axes))
+    return transpose(x, _sizes("permute", axes))
 
 
 def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
     """x with two axes exchanged, a view. Records transpose; keeps nothing."""
-    (first,) = axes_of("swapaxes", axis1, x.ndim)
-    (second,) = axes_of("swapaxes", axis2, x.ndim)
+    x = operand("swapaxes", x)
+    first = axis_of("swapaxes", axis1, x.ndim)
+    second = axis_of("swapaxes", axis2, x.ndim)
     order = list(range(x.ndim))
     order[first], order[second] = second, first
     return transpose(x, order)
@@ -143,7 +148,8 @@ class BroadcastTo(Op):
 
 def broadcast_to(x: Any, *shape: Any) -> Any:
     """x repeated to `shape` by NumPy's rules, a read-only view. Keeps nothing."""
-    wanted = _ints("broadcast_to", shape)
+    x = operand("broadcast_to", x)
+    wanted = _sizes("broadcast_to", shape)
     try:
         return apply(BroadcastTo, x, shape=wanted)
     except ValueError:
@@ -158,7 +164,8 @@ def expand(x: Any, *shape: Any) -> Any:
 
     Records broadcast_to; keeps nothing.
     """
-    wanted = _ints("expand", shape)
+    x = operand("expand", x)
+    wanted = _sizes("expand", shape)
     lead = len(wanted) - x.ndim
     if any(n < 0 and (n != -1 or i < lead) for i, n in enumerate(wanted)):
         raise ShapeError(
@@ -184,4 +191,5 @@ class Flip(Op):
 
 def flip(x: Any, axis: Any = None) -> Any:
     """x with the order along `axis` reversed (None for all), a view. Keeps nothing."""
+    x = operand("flip", x)
     return apply(Flip, x, axes=axes_of("flip", axis, x.ndim))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import memory
-from ..backend import array_module, is_writeable
+from ..backend import array_module, backend_of, is_writeable
 from ..errors import DTypeError, GraphError, HelixError
 from ..ops.operands import pieces
 from ..tensor import Tensor
@@ -18,15 +18,26 @@ __all__ = ["clip_grad_norm_"]
 
 def _norm(grads: list[Any], unit: float) -> float:
     """√(Σ g²) in float64, computed from g / unit; the sum is the same on any machine."""
-    squares = 0.0
+    sums: list[Any] = []
     with np.errstate(over="ignore", invalid="ignore"):
         for g in grads:
             for (piece,) in pieces(g):
                 wide = piece.astype(np.float64)
-                wide /= unit
+                if unit != 1:
+                    wide /= unit
                 wide *= wide
-                squares += float(wide.sum())
-    return unit * math.sqrt(squares)
+                sums.append(wide.sum())
+    return unit * math.sqrt(sum(_on_host(sums), 0.0))
+
+
+def _on_host(sums: list[Any]) -> list[float]:
+    """Numbers as Python's: those of another device come over together, in one wait."""
+    away = [s for s in sums if not isinstance(s, np.generic)]
+    if not away:
+        return [float(s) for s in sums]
+    stacked = array_module(away[0]).stack(away)
+    came = iter(backend_of(stacked).to_numpy(stacked).tolist())
+    return [float(s) if isinstance(s, np.generic) else next(came) for s in sums]
 
 
 def clip_grad_norm_(

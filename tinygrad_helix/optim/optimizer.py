@@ -51,8 +51,9 @@ class Optimizer(ABC):
     """The base of every optimizer: groups of parameters, their state, and `step`.
 
     `parameters` is an iterable of Tensors, or a list of dicts {"params": Tensors, then
-    hyperparameters of that group's own}. `param_groups` may be changed between steps (a
-    learning rate, say); each step checks it. A parameter whose gradient is None is left
+    hyperparameters of that group's own}. The hyperparameters in `param_groups` may be
+    changed between steps (a learning rate, say); each step checks them. The parameters
+    there may not: `add_param_group` adds some. A parameter whose gradient is None is left
     alone: no decay, no update of its state, no step. One that is given twice, or that
     shares memory with another, is an error.
 
@@ -64,33 +65,76 @@ class Optimizer(ABC):
         name = type(self).__name__
         several = isinstance(parameters, (list, tuple)) and len(parameters) > 0
         grouped = several and all(isinstance(p, Mapping) for p in parameters)
-        self.param_groups: list[dict[str, Any]] = []
-        for given in parameters if grouped else [{"params": parameters}]:
-            unknown = [key for key in given if key != "params" and key not in defaults]
-            if unknown or "params" not in given:
-                raise HelixError(
-                    f"{name}: a group has the keys params (required) and "
-                    f"{', '.join(defaults)}; got {', '.join(map(str, given)) or 'none'}."
-                )
-            group = {**defaults, **given}
-            group["params"] = listed(name, group["params"])
-            self._check(group)
-            self.param_groups.append(group)
-        self._state: list[dict[str, Any] | None] = [None for _ in self._each()]
-        self._check_parameters()
+        self._defaults = defaults
+        self.param_groups: list[dict[str, Any]] = [
+            self._group(g) for g in (parameters if grouped else [{"params": parameters}])
+        ]
+        self._parameters = [p for p, _ in self._each()]  # whose state `_state` is
+        if not self._parameters:
+            raise HelixError(
+                f"{name} got no parameters. A generator can be used once: call "
+                "model.parameters() anew."
+            )
+        self._state: list[dict[str, Any] | None] = [None for _ in self._parameters]
+        self._check_parameters(self._parameters)
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Step the parameters of one more group from now on: {"params": Tensors, then
+        hyperparameters of its own}, the others as they were given at first.
+
+        It becomes the last of `param_groups`. After an error nothing has changed.
+
+        >>> import tinygrad_helix as th
+        >>> p, q = (th.ones(1, requires_grad=True) for _ in range(2))
+        >>> optimizer = th.optim.SGD([p], lr=0.5)
+        >>> optimizer.add_param_group({"params": [q], "lr": 0.25})
+        >>> [group["lr"] for group in optimizer.param_groups]
+        [0.5, 0.25]
+        """
+        self._check_unchanged()
+        name = type(self).__name__
+        if not isinstance(group, Mapping):
+            raise DTypeError(
+                f"{name}.add_param_group takes a dict with params; got "
+                f"{type(group).__name__}."
+            )
+        new = self._group(group)
+        self._check_parameters([*self._parameters, *new["params"]])
+        self.param_groups.append(new)
+        self._parameters += new["params"]
+        self._state += [None for _ in new["params"]]
+
+    def _group(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A group as it was given, with all hyperparameters, checked."""
+        name, defaults = type(self).__name__, self._defaults
+        unknown = [key for key in given if key != "params" and key not in defaults]
+        if unknown or "params" not in given:
+            raise HelixError(
+                f"{name}: a group has the keys params (required) and "
+                f"{', '.join(defaults)}; got {', '.join(map(str, given)) or 'none'}."
+            )
+        group = {**defaults, **given}
+        group["params"] = listed(name, group["params"])
+        self._check(group)
+        return group
+
+    def _check_unchanged(self) -> None:
+        """The state belongs to the parameters that were given, in their order."""
+        now = [p for p, _ in self._each()]
+        if list(map(id, now)) != list(map(id, self._parameters)):
+            raise GraphError(
+                f"{type(self).__name__}: its param_groups hold {len(now)} parameters that "
+                f"are not the {len(self._parameters)} that were given, in their order: the "
+                "state of one would be taken for another's. Add parameters with "
+                "add_param_group(), or make a new optimizer. Nothing was changed."
+            )
 
     def _each(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
         """Every parameter with its group, in the order given."""
         return ((p, group) for group in self.param_groups for p in group["params"])
 
-    def _check_parameters(self) -> None:
+    def _check_parameters(self, parameters: list[Tensor]) -> None:
         name = type(self).__name__
-        parameters = [p for p, _ in self._each()]
-        if not parameters:
-            raise HelixError(
-                f"{name} got no parameters. A generator can be used once: call "
-                "model.parameters() anew."
-            )
         for i, p in enumerate(parameters):
             if p.dtype.kind != "f":
                 raise DTypeError(f"{name}: parameter {i} {p.shape} is {p.dtype}, no float.")
@@ -125,6 +169,7 @@ class Optimizer(ABC):
 
     def step(self) -> None:
         """Step every parameter that has a gradient, in place."""
+        self._check_unchanged()
         for group in self.param_groups:
             self._check(group)
         for i, (p, _) in enumerate(self._each()):
@@ -188,6 +233,7 @@ class Optimizer(ABC):
         {"param_groups": [{"params": [0, 1, …], "lr": …, …}, …], "state": {number:
         {"step": int, name: Tensor, …}}}. The Tensors are copies.
         """
+        self._check_unchanged()
         state = {}
         for i, (p, group) in enumerate(self._each()):
             kept = self._state[i]
@@ -210,6 +256,7 @@ class Optimizer(ABC):
         Groups, names, shapes and dtypes must agree; all that do not are listed in one
         error, and then nothing has changed.
         """
+        self._check_unchanged()
         try:
             groups = [dict(group) for group in state_dict["param_groups"]]
             given = {int(i): dict(kept) for i, kept in state_dict["state"].items()}

@@ -148,6 +148,11 @@ class JoinedSchedules:
     boundaries: Sequence[int]
 
     def __post_init__(self) -> None:
+        for name in ("schedules", "boundaries"):
+            if not isinstance(given := getattr(self, name), Sequence):
+                raise DTypeError(
+                    f"JoinedSchedules takes a list as {name}; got {type(given).__name__}."
+                )
         for schedule in self.schedules:
             _callable("JoinedSchedules", schedule)
         for boundary in self.boundaries:
@@ -204,6 +209,12 @@ class LRScheduler:
     def _set(self, t: int, base_lrs: list[float]) -> None:
         factor = self.schedule(t)
         number(f"LRScheduler at step {t}", "the schedule's factor", factor, 0, math.inf)
+        groups = len(self.optimizer.param_groups)
+        if len(base_lrs) != groups:
+            raise ShapeError(
+                f"LRScheduler was made for {len(base_lrs)} groups, and its optimizer has "
+                f"{groups} now. Make a new one after add_param_group()."
+            )
         for group, lr in zip(self.optimizer.param_groups, base_lrs, strict=True):
             group["lr"] = lr * float(factor)
         self._t, self._base_lrs = t, base_lrs
@@ -240,4 +251,6 @@ class LRScheduler:
                 f"the state is of {len(base_lrs)} groups, and this optimizer has {groups}. "
                 "Nothing was loaded. Load a state of the same groups."
             )
+        for lr in base_lrs:
+            number("LRScheduler.load_state_dict", "base_lrs", lr, 0, math.inf)
         self._set(t, base_lrs)

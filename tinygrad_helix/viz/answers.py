@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .trace import NODE, OP, PEAK, PHASE
+from .trace import NODE, OP, PHASE
 
 __all__ = [
     "Reader",
@@ -48,7 +48,6 @@ class Reader:
         graph = found["graph"]
         self.found = found
         self.nodes = {node["id"]: node for node in graph["nodes"]}
-        self.numbers = {node["id"]: i for i, node in enumerate(graph["nodes"], 1)}
         self.leaves = {leaf["id"]: leaf for leaf in graph["leaves"]}
         self.storages = {s["id"]: s for s in graph["storages"]}
         self.sources = {(e["target"], e["input"]): e["source"] for e in graph["edges"]}
@@ -60,13 +59,13 @@ class Reader:
         }
 
     def node(self, node: str | None, otherwise: str = "") -> str:
-        """`matmul #3`: the op and its place on this tape."""
+        """`matmul n2`: the op and its number on this tape, as `graph` and `walk` say it."""
         if node is None:
             return otherwise
-        return f"{self.nodes[node]['op']} #{self.numbers[node]}"
+        return f"{self.nodes[node]['op']} {node}"
 
     def when(self, event: int) -> str:
-        """`backward of matmul #3`"""
+        """`backward of matmul n2`"""
         e = self.found["events"][event]
         return f"{'backward' if e[PHASE] else 'forward'} of {self.node(e[NODE], e[OP])}"
 
@@ -108,19 +107,59 @@ class Reader:
         return shown.index(storage)
 
     def peak(self) -> dict[str, Any]:
-        """The highest point: when it is, its bytes, and what they are."""
+        """The highest point: when it is, its bytes, and what they are.
+
+        `tape`, `waiting` and `rest` add up to `bytes`: what the tape holds, what else was
+        alive before the event (cotangents; in the forward pass values in use), and what the
+        event makes itself, less the gradients that it returns. `parts` are what it makes
+        and drops again, by line, as (bytes, source, place), from 1 % of the peak on;
+        `kept` are the bytes that it sends on as gradients or cotangents.
+        """
         at = self.found["peak"]
         held = at["held"]
         tape = sum(map(self.size, held))
-        total = self.found["events"][at["event"]][PEAK]
+        phase, node, op, total, *_ = self.found["events"][at["event"]]
+        waiting = min(at["waiting"], max(0, total - tape))
+        parts = [(p["nbytes"] - p["kept"], p["source"], p["place"]) for p in at["inside"]]
         return {
             "when": self.when(at["event"]),
+            "node": self.node(node, op),
+            "backward": bool(phase),
             "bytes": total,
             "tape": tape,
-            "rest": max(0, total - tape),
+            "waiting": waiting,
+            "rest": max(0, total - tape - waiting),
+            "kept": sum(p["kept"] for p in at["inside"]),
+            "parts": sorted((p for p in parts if 100 * p[0] > total), reverse=True),
             "held": held,
-            "node": self.found["events"][at["event"]][NODE],
         }
+
+    def mostly(self) -> tuple[str, str]:
+        """What most of the peak is, in words, and why that is alive."""
+        peak = self.peak()
+        saved, made = (
+            f"{100 * peak[k] / max(1, peak['bytes']):.0f} %" for k in ("tape", "rest")
+        )
+        if peak["held"] and peak["rest"] < peak["tape"]:
+            first = peak["held"][0]
+            size = self.size(first)
+            same = sum(self.size(i) == size for i in peak["held"]) - 1
+            name = self.storages[first]["name"]
+            what = (
+                f"{saved} saved arrays, the largest {name}, {size:,} B: {self.what(first)}"
+            )
+            what += f" (and {same} of the same size)" if same else ""
+            if peak["backward"] and 3 * peak["rest"] > peak["bytes"]:
+                what += f"; {made} scratch inside the vjp"
+            return what, f"{'; '.join(self.why(first))}, until its vjp has run"
+        if not peak["backward"]:
+            return f"{made} made in the {peak['when']}", "its result, or on the way to it"
+        scratch = f"{made} scratch inside the vjp of {peak['node']}"
+        if peak["parts"]:
+            size, source, place = peak["parts"][0]
+            source = source if len(source) <= 32 else f"{source[:31]}…"
+            scratch += f", the largest {size:,} B from {place.rpartition('/')[2]}: {source}"
+        return scratch, "the vjp works in it, and drops it"
 
     def frees_most(self) -> tuple[str, int]:
         """The node whose vjp lets the tape drop the most, and those bytes."""

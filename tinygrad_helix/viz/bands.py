@@ -8,11 +8,11 @@ moves a cursor over it; `data-x` and `data-wide` say where the drawing begins an
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import pairwise
 from typing import Any
 
 from .lanes import filling
+from .markup import escape
 from .timeline import bytes_text
 from .trace import LIVE, PEAK
 

@@ -102,14 +102,14 @@ class _Collapsed(Folded):
             if source == target or (not leaf and self._between_units(e)):
                 continue
             output = 0 if leaf else port(e.source, e.output)
-            folded = e.source in self.units and e.target not in self.units
+            folded = not leaf and self._leaves_units(e)
             # A closed module has no numbers for its inputs, and what comes from repeats
             # arrives as one.
             apart = target in self.position and not folded
             key: Any = (source, output, target, e.input if apart else None)
             if key in edges:
                 old = edges[key]
-                times = old.times + folded
+                times = old.times + (folded and self._is_first(e.target))
                 edges[key] = replace(old, kept=old.kept or e.kept, times=times)
                 continue
             number = inputs.get(target, 0)
@@ -137,11 +137,23 @@ class _Collapsed(Folded):
                 counts[e.target] = counts.get(e.target, 0) + 1
         return [e for e in edges if e.source not in inner], counts
 
+    def _units_of(self, id: str) -> dict[int, int]:
+        """The unit that a node is in, by run: those inside of a later unit are known by the
+        nodes of the first one, which stand for its own."""
+        found = dict(self.units.get(id, ()))
+        while id in self.stands:
+            id = self.stands[id]
+            for run, unit in self.units.get(id, ()):
+                found.setdefault(run, unit)
+        return found
+
     def _between_units(self, e: Edge) -> bool:
-        ours = dict(self.units.get(e.source, ()))
-        return any(
-            run in ours and ours[run] != unit for run, unit in self.units.get(e.target, ())
-        )
+        ours, theirs = self._units_of(e.source), self._units_of(e.target)
+        return any(ours.get(run, unit) != unit for run, unit in theirs.items())
+
+    def _leaves_units(self, e: Edge) -> bool:
+        """Whether a value goes from repeats to what is repeated less often."""
+        return not self._units_of(e.source).keys() <= self._units_of(e.target).keys()
 
     def _merged(
         self,

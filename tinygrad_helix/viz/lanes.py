@@ -11,15 +11,19 @@ come from the page's style sheet, by class.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from itertools import pairwise
 from typing import Any
 
-__all__ = ["HATCHES", "HUES", "draw_lanes", "filling", "shape_text"]
+from .graph import shape_text
+from .markup import escape
+
+__all__ = ["HATCHES", "HUES", "draw_lanes", "filling"]
 
 WIDTH = 380
 HUES, HATCHES = 7, 4  # Okabe and Ito's colours but black; kinds of hatching
 
 _ROW, _KEPT, _HEAD = 24, 17, 22  # heights of a node's row, a kept array's, a heading's
+_PIECE = 1000  # the height of a piece for paper: a page at the width of half a page
 _LANE, _MOST = 14, 140  # width of a lane, and of all lanes together
 _LETTER = 7.25  # width of one at the style sheet's 12 px, in a font of equal widths
 _RIGHT = WIDTH - 10
@@ -30,14 +34,13 @@ def filling(i: int) -> str:
     return f"url(#fill-{i % HUES}-{i % HATCHES})"
 
 
-def shape_text(shape: Sequence[int]) -> str:
-    """8×128×128, or scalar."""
-    return "×".join(map(str, shape)) or "scalar"
+def draw_lanes(graph: Mapping[str, Any], title: str, paper: str = "") -> str:
+    """The SVG element of a graph (as `Graph.to_json` has it); `title` says what it is.
 
-
-def draw_lanes(graph: Mapping[str, Any], title: str) -> str:
-    """The SVG element of a graph (as `Graph.to_json` has it); `title` says what it is."""
-    return _Drawing(graph).svg(title)
+    With `paper`, the id of the drawing, pieces of it that fit on a printed page follow, for
+    a style sheet to show in its place.
+    """
+    return _Drawing(graph, paper).svg(title)
 
 
 def _cut(text: str, letters: int) -> str:
@@ -45,9 +48,9 @@ def _cut(text: str, letters: int) -> str:
 
 
 class _Drawing:
-    def __init__(self, graph: Mapping[str, Any]) -> None:
+    def __init__(self, graph: Mapping[str, Any], paper: str = "") -> None:
         self.graph = graph
-        self.numbers = {node["id"]: i for i, node in enumerate(graph["nodes"], 1)}
+        self.paper = paper
         self.leaves = {leaf["id"]: leaf for leaf in graph["leaves"]}
         self.storages = {s["id"]: s for s in graph["storages"]}
         shown = [s["id"] for s in graph["storages"] if not s["parameter"]]
@@ -104,8 +107,10 @@ class _Drawing:
     def svg(self, title: str) -> str:
         parts: list[str] = []
         heights: dict[str, float] = {}
+        tops: list[float] = []
         y = 6.0
         for kind, item in self.rows:
+            tops.append(y)
             if kind == "head":
                 parts.append(self._head(item, y))
                 y += _HEAD
@@ -115,11 +120,29 @@ class _Drawing:
             parts.append(text)
             y += tall
         edges = "".join(self._edges(heights))
+        drawing = f"{edges}{''.join(parts)}"
+        pieces = ""
+        if self.paper:
+            drawing = f'<g id="{self.paper}">{drawing}</g>'
+            pieces = "".join(
+                f'<svg class="paper" viewBox="0 {a:.1f} {WIDTH} {b - a:.1f}" '
+                f'aria-hidden="true"><use href="#{self.paper}"/></svg>'
+                for a, b in pairwise([*self._cuts(tops, y), y + 6])
+            )
         return (
             f'<svg class="lanes" viewBox="0 0 {WIDTH} {y + 6:.0f}" role="group" '
             f'aria-label="{escape(title)}">'
-            f"<title>{escape(title)}</title>{edges}{''.join(parts)}</svg>"
+            f"<title>{escape(title)}</title>{drawing}</svg>{pieces}"
         )
+
+    @staticmethod
+    def _cuts(tops: Sequence[float], end: float) -> list[float]:
+        """Where the pieces for paper begin, each at the top of a row."""
+        cuts = [0.0]
+        for top, below in pairwise([*tops, end]):
+            if below - cuts[-1] > _PIECE and top > cuts[-1]:
+                cuts.append(top)
+        return cuts
 
     def _head(self, cluster: Mapping[str, Any] | None, y: float) -> str:
         if cluster is None:
@@ -150,13 +173,13 @@ class _Drawing:
         )
 
     def _node(self, node: Mapping[str, Any], y: float) -> tuple[str, float]:
-        number, shape = self.numbers[node["id"]], shape_text(node["outputs"][0]["shape"])
+        shape = shape_text(node["outputs"][0]["shape"])
         kept = [s for s in node["saved"] or () if s["storage"] in self.fillings]
         tall = _ROW + _KEPT * len(kept)
         middle = y + _ROW / 2
         letters = int((_RIGHT - self.left) / _LETTER) - len(shape) - 2
         name = _cut(node["op"], letters)
-        what = [f"#{number} {node['op']}", f"{shape} {node['outputs'][0]['dtype']}"]
+        what = [f"{node['op']} {node['id']}", f"{shape} {node['outputs'][0]['dtype']}"]
         if kept:
             what.append(f"keeps {', '.join(s['label'] for s in kept)}")
         label = escape(", ".join(what))

@@ -5,6 +5,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from .text import printable
+
 __all__ = ["Html", "escape", "join", "note", "script_json", "table"]
 
 
@@ -16,7 +18,18 @@ class Html(str):
 
 def escape(text: Any) -> Html:
     """`text` as HTML shows it; Html stays what it is."""
-    return text if isinstance(text, Html) else Html(html.escape(str(text)))
+    return text if isinstance(text, Html) else Html(html.escape(_shown(str(text))))
+
+
+def _shown(value: Any) -> Any:
+    """`value` with all text in it printable, line by line."""
+    if isinstance(value, str):
+        return "\n".join(map(printable, value.split("\n")))
+    if isinstance(value, dict):
+        return {_shown(k): _shown(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_shown(v) for v in value]
+    return value
 
 
 def join(*parts: Any) -> Html:
@@ -66,7 +79,9 @@ def table(
 def script_json(value: Any) -> Html:
     """`value` as JSON that can stand inside a script element: nothing in it ends the
     element or begins a comment."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    text = json.dumps(
+        _shown(value), allow_nan=False, ensure_ascii=True, separators=(",", ":")
+    )
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Html(text)

@@ -2,18 +2,21 @@
 
 A picture in a notebook never raises and never grows large: with more than LARGEST boxes
 modules are closed and repeats drawn once, and what is still too much is left out from the
-beginning.
+beginning. Of more than MOST_NODES nodes, which take seconds to draw, it says how to draw
+them.
 """
 
 from html import escape
 from typing import Any
 
+from .. import memory
 from ..tensor import Tensor
 from .drawing import draw
 
-__all__ = ["LARGEST"]
+__all__ = ["LARGEST", "MOST_NODES"]
 
 LARGEST = 40
+MOST_NODES = 2000
 
 
 def _repr_html_(x: Tensor) -> str | None:
@@ -22,6 +25,12 @@ def _repr_html_(x: Tensor) -> str | None:
         return None
     values = f"<pre>{escape(repr(x))}</pre>"
     try:
+        count = len(memory.nodes(x))
+        if count > MOST_NODES:
+            return values + (
+                f"<p>{count:,} nodes are on its tape: tinygrad_helix.draw(y, depth=0) "
+                "draws them, with calls of modules closed.</p>"
+            )
         small = draw(x).fitted(LARGEST)
         svg = small.svg_or_none()
         return values + (svg or f"<pre>{escape(small.text())}</pre>")
@@ -30,9 +39,11 @@ def _repr_html_(x: Tensor) -> str | None:
 
 
 def _repr_svg_(x: Tensor) -> str | None:
-    """The graph alone; None for a leaf, and where nothing can draw it."""
+    """The graph alone; None for a leaf, a large graph, and where nothing can draw it."""
     try:
-        return None if x.node is None else draw(x).fitted(LARGEST).svg_or_none()
+        if x.node is None or len(memory.nodes(x)) > MOST_NODES:
+            return None
+        return draw(x).fitted(LARGEST).svg_or_none()
     except Exception:
         return None
 

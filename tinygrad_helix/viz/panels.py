@@ -7,9 +7,11 @@ report's JSON, and a trace of each variant.
 from collections.abc import Mapping
 from typing import Any
 
+from ..tables import UNPREDICTED, spread, unpredicted
 from .answers import Reader, Scene, exact, number, verdict
 from .bands import draw_bands
-from .lanes import draw_lanes, filling, shape_text
+from .graph import shape_text
+from .lanes import draw_lanes, filling
 from .markup import Html, escape, join, note, table
 from .timeline import bytes_text
 from .trace import PEAK
@@ -29,8 +31,8 @@ def walk(scene: Scene) -> Html:
         for name in scene.traces
     )
     cards = [
-        _card(row, scene.traces[row["variant"]], top)
-        for row in scene.rows
+        _card(row, scene.traces[row["variant"]], top, f"drawing-{scene.id}-{i}")
+        for i, row in enumerate(scene.rows)
         if row["variant"] in scene.traces
     ]
     return join(
@@ -39,12 +41,14 @@ def walk(scene: Scene) -> Html:
     )
 
 
-def _card(row: Mapping[str, Any], found: Mapping[str, Any], top: int) -> str:
+def _card(row: Mapping[str, Any], found: Mapping[str, Any], top: int, paper: str) -> str:
     name, graph = row["variant"], found["graph"]
     nodes = len(graph["nodes"])
     peak = Reader(found).peak()
     title = f"{name}: {nodes} nodes in the order of the tape, with what each keeps"
-    picture = draw_lanes(graph, title) if nodes <= _MOST_NODES else _too_many(nodes)
+    picture = _too_many(nodes)
+    if nodes <= _MOST_NODES:
+        picture = draw_lanes(graph, title, paper if nodes > _TALL else "")
     what = (
         f"{name}: live bytes over one step, at most {peak['bytes']:,} in {peak['when']}; "
         f"{row['saved_bytes']['counted']:,} saved at the end of the forward pass"
@@ -77,13 +81,19 @@ def _too_many(nodes: int) -> str:
 
 def numbers(scene: Scene) -> Html:
     """The table of the comparison."""
-    head = ["variant", "ops", "nodes", "saved tensors", "predicted", "counted", "measured"]
-    head += ["peak", "transient", "workspace", "peak under no_grad"]
+    head = ["variant", "ops", "nodes", "saved tensors", "storages"]
+    head += ["predicted", "counted", "measured"]
     sizes = [
         [
             r["variant"],
-            *(exact(r[k]) for k in ("ops", "nodes", "saved_tensors")),
+            *(exact(r[k]) for k in ("ops", "nodes", "saved_tensors", "storages")),
             *(exact(r["saved_bytes"][k]) for k in ("predicted", "counted", "measured")),
+        ]
+        for r in scene.rows
+    ]
+    heights = [
+        [
+            r["variant"],
             exact(r["peak_bytes"]),
             exact(r["transient_bytes"]),
             exact(r["workspace_bytes"]),
@@ -105,8 +115,20 @@ def numbers(scene: Scene) -> Html:
         for r in scene.rows
     ]
     against = f"from {scene.reference}"
+    busy = spread({r["variant"]: r["step_ms"] for r in scene.rows})
+    dashes = unpredicted(r["saved_bytes"] for r in scene.rows)
     return join(
-        table("Nodes, and bytes: saved for the backward pass, and peaks", head, sizes),
+        table(
+            "Nodes, saved tensors, the storages behind them, and saved bytes",
+            head,
+            sizes,
+        ),
+        note(UNPREDICTED.replace("predicted -", "predicted –")) if dashes else "",
+        table(
+            "Bytes at the highest points",
+            ["variant", "peak", "transient", "workspace", "peak under no_grad"],
+            heights,
+        ),
         table(
             f"Milliseconds (medians), loss, and the largest relative differences {against}",
             [
@@ -116,6 +138,7 @@ def numbers(scene: Scene) -> Html:
             ],
             times,
         ),
+        note(busy) if busy else "",
     )
 
 
@@ -152,14 +175,26 @@ def peaks(scene: Scene) -> Html:
     """The three largest arrays at the peak of each variant, and what else there is."""
     return join(
         note(
-            "The three largest arrays on the tape at each peak, the others together, and "
-            "what is not on the tape: cotangents, values that the caller holds, and arrays "
-            "that the node makes and drops while it runs."
+            "The three largest arrays on the tape at each peak, and the others together; "
+            "what waits: cotangents, values that the caller holds, objects of Python; and "
+            "what the node makes while it runs, by the lines that make most of it, less "
+            "the gradients that it returns."
         ),
         Html('<div class="heights">'),
         *(_height(name, reader) for name, reader in scene.readers.items()),
         Html("</div>"),
     )
+
+
+def _inside(peak: Mapping[str, Any]) -> list[tuple[str, int, str, str]]:
+    """What the node of a peak makes itself: the lines that make most, and the rest."""
+    parts, left = [], peak["rest"]
+    for size, source, place in peak["parts"][:3]:
+        if 0 < size <= left:
+            parts.append((f"scratch: {source}", size, f"{place}, dropped there", ""))
+            left -= size
+    name = "more made there" if parts else "made there"
+    return [*parts, (name, left, f"in the {peak['when']}", "")] if left else parts
 
 
 def _height(name: str, reader: Reader) -> Html:
@@ -177,7 +212,9 @@ def _height(name: str, reader: Reader) -> Html:
     if others:
         size = sum(map(reader.size, others))
         parts.append((f"{len(others)} more on the tape", size, "", ""))
-    parts.append(("not on the tape", peak["rest"], "", ""))
+    if peak["waiting"]:
+        parts.append(("waiting", peak["waiting"], "", ""))
+    parts += _inside(peak)
     whole = max(1, sum(size for _, size, _, _ in parts))
     bar, left = "", 0.0
     for _, size, _, fill in parts:
@@ -185,6 +222,12 @@ def _height(name: str, reader: Reader) -> Html:
         style = f' fill="{fill}"' if fill else ' class="plain"'
         bar += f'<rect x="{left:.2f}" y="0" width="{wide:.2f}" height="6"{style}/>'
         left += wide
+    kept = ""
+    if peak["kept"]:
+        kept = (
+            f'<p class="sub">{peak["kept"]:,} B of what it makes go on, as gradients '
+            "(not counted in the peak) or cotangents (in it).</p>"
+        )
     lines = "".join(
         f"<li><b>{escape(what)}</b> {size:,} B{escape(f', {why}' if why else '')}</li>"
         for what, size, why, _ in parts
@@ -193,5 +236,5 @@ def _height(name: str, reader: Reader) -> Html:
         f"<article><h3>{escape(name)}: {peak['bytes']:,} B</h3>"
         f'<p class="sub">in the {escape(peak["when"])}</p>'
         '<svg class="stacked" viewBox="0 0 100 6" preserveAspectRatio="none" '
-        f'aria-hidden="true">{bar}</svg><ol>{lines}</ol></article>'
+        f'aria-hidden="true">{bar}</svg><ol>{lines}</ol>{kept}</article>'
     )

@@ -17,9 +17,9 @@ from ..tape import Node as TapeNode
 from ..tape import SavedTensor, Scope
 from ..tensor import Tensor
 from . import graph
-from .graph import Graph, Holder, Saved, Storage, Value
+from .graph import Graph, Holder, Leaf, Saved, Storage, Value
 
-__all__ = ["Reading", "read"]
+__all__ = ["Reading", "nameable", "read"]
 
 
 class Reading(NamedTuple):
@@ -28,6 +28,11 @@ class Reading(NamedTuple):
     graph: Graph
     arrays: dict[str, Any]
     leaves: dict[str, Any]
+
+    @property
+    def by_key(self) -> dict[Any, Leaf]:
+        """The leaves of the graph, by the tape's own."""
+        return {self.leaves[leaf.id]: leaf for leaf in self.graph.leaves}
 
 
 def read(
@@ -39,7 +44,8 @@ def read(
     in it (and in lists, tuples and dicts of it) are used, anything else is passed over.
     Parameters of modules whose calls are on the tape are named after these by themselves.
 
-    Errors: DTypeError for what is no Tensor, GraphError for a Tensor that no op made.
+    Errors: DTypeError for what is no Tensor, and where no value in `names` can be named;
+    GraphError for a Tensor that no op made.
     """
     several: Any = outputs if isinstance(outputs, (list, tuple)) else [outputs]
     if not several:
@@ -61,6 +67,12 @@ def read(
         raise DTypeError(
             f"names is a dict such as {{'x': x}} or locals(); got {type(names).__name__}."
         )
+    if names and not any(True for _ in nameable(names)):
+        kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in names.values()))
+        raise DTypeError(
+            f"names has no Tensor, array or module among its values ({kinds}), so it names "
+            "nothing. Give {'x': x}, a name for each Tensor, or locals()."
+        )
     tape = memory.nodes(*several)
     return _Reader(tape, _Names(tape, names or {})).result(several)
 
@@ -72,7 +84,7 @@ class _Names:
         self.values: dict[Any, list[str]] = {}  # by edge; off the tape by id of the array
         self.modules: dict[int, str] = {}  # the outermost ones, by id
         given: dict[int, tuple[Module, str]] = {}
-        for name, value in _flat(names):
+        for name, value in nameable(names):
             if isinstance(value, Tensor):
                 self._note(id(value.data) if value.edge[0] is None else value.edge, name)
             elif is_array(value):
@@ -103,7 +115,7 @@ class _Names:
         return " = ".join(self.values.get(key, ())) or None
 
 
-def _flat(names: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+def nameable(names: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
     """The Tensors, arrays and modules among values, and one level down in lists, tuples
     and dicts."""
     for name, value in list(names.items()):
@@ -143,6 +155,7 @@ class _Reader:
         self.edges: list[graph.Edge] = []
         self.storages: dict[int, tuple[str, Any, str, list[Holder]]] = {}
         self.clusters: dict[int, graph.Cluster] = {}
+        self.inside: dict[int, dict[int, str]] = {}  # names of modules, by id of the outer
 
     def result(self, outputs: Sequence[Tensor]) -> Reading:
         nodes = [self._node(node) for node in self.tape]
@@ -159,7 +172,9 @@ class _Reader:
             kept = self.storages.get(self.owners.get(key, 0))
             leaves.append(leaf if kept is None else replace(leaf, storage=kept[0]))
         model = Graph(
-            tuple([replace(node, saved_bytes=first.get(node.id, 0)) for node in nodes]),
+            tuple(
+                [replace(n, saved_bytes=first[n.id]) if n.id in first else n for n in nodes]
+            ),
             tuple(leaves),
             tuple([self._output(i, y, len(outputs)) for i, y in enumerate(outputs)]),
             tuple(self.edges),
@@ -185,6 +200,10 @@ class _Reader:
         for s in node.saved or ():
             if isinstance(s.kind, Input):
                 held[s.kind.index] = s.array
+            elif s.array is not None and self.names.of(id(s.array)):  # an index, a target
+                like = s.array.shape, s.array.dtype
+                alike = [i for i, given in enumerate(node.inputs) if given == like]
+                held |= {i: s.array for i in alike[:1] if node.edges[i] is None}
         for i, (edge, value) in enumerate(zip(node.edges, inputs, strict=True)):
             if value is not None:
                 source, output = self._source(node, i, edge, value, held.get(i))
@@ -264,16 +283,28 @@ class _Reader:
         for at in reversed(chain):
             if id(at) in self.clusters:
                 continue
-            outer = None if at.outer is None else self.clusters[id(at.outer)]
-            name, path = at.name, ""
-            if outer is None:
+            if at.outer is None:
+                outer, path = None, ""
                 name = self.names.modules.get(id(at.module()), at.kind)
             else:
+                outer = self.clusters[id(at.outer)]
+                name = self._name_in(at.outer, at)
                 path = f"{outer.path}.{name}" if outer.path else name
             self.clusters[id(at)] = graph.Cluster(
                 f"c{len(self.clusters)}", name, at.kind, outer and outer.id, path
             )
         return self.clusters[id(scope)]
+
+    def _name_in(self, outer: Scope, scope: Scope) -> str:
+        """What the module of a call is called in that of the call around it; its class if
+        it is no part of that, and where one of the two is gone."""
+        around, module = outer.module(), scope.module()
+        if around is None or module is None:
+            return scope.kind
+        if id(around) not in self.inside:
+            names = {id(m): name for name, m in around.named_modules()}
+            self.inside[id(around)] = names
+        return self.inside[id(around)].get(id(module)) or scope.kind
 
 
 def _id(node: Any) -> str:

@@ -123,11 +123,13 @@ def _switch(scenes: Sequence[Scene]) -> Html:
     if len(scenes) < 2:
         return Html("")
     buttons = "".join(
-        f'<label><input type="radio" name="scene" value="{scene.id}"'
-        f"{' checked' if i == 0 else ''}> {escape(scene.title)}</label>"
+        f'<button type="button" data-choose="{scene.id}" aria-pressed="'
+        f'{"false" if i else "true"}">{escape(scene.title)}</button>'
         for i, scene in enumerate(scenes)
     )
-    return Html(f'<fieldset class="js switch"><legend>Of</legend>{buttons}</fieldset>')
+    return Html(
+        f'<span class="js switch" role="group" aria-label="what is shown">{buttons}</span>'
+    )
 
 
 def _fillings() -> Html:

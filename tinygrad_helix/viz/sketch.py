@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from ..errors import HelixError
+from ..files import write_file
 
 __all__ = [
     "AMBER",
@@ -166,15 +166,7 @@ class Sketch:
 
     def save(self, path: str | Path) -> "Sketch":
         """Write the SVG file, and the folder for it where there is none yet."""
-        path = Path(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(self.svg, encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise HelixError(
-                f"the picture {str(path)!r} cannot be written ({error.strerror}). Run in "
-                "a folder that you may write to."
-            ) from None
+        write_file(path, self.svg, make_folder=True)
         return self
 
 

@@ -5,13 +5,21 @@ they go, the node with what it was made from, its shape, and what it keeps.
 """
 
 import sys
-import textwrap
+import unicodedata
 from collections.abc import Sequence
 
-from .graph import Graph, Node, shape_text
+from .graph import Graph, Leaf, Node, shape_text
 from .timeline import bytes_text
 
-__all__ = ["cut", "painted", "plain_text", "text_drawing", "unicode_shown"]
+__all__ = [
+    "cut",
+    "padded",
+    "painted",
+    "plain_text",
+    "printable",
+    "text_drawing",
+    "unicode_shown",
+]
 
 _MOST_LANES = 10  # more are no help to the eye: then the names alone say what goes where
 _KEEPS = 26  # columns for what a node keeps
@@ -30,10 +38,17 @@ def unicode_shown() -> bool:
     return True
 
 
+def printable(line: str) -> str:
+    """A line with a sign in the place of what moves the cursor, turns the direction of
+    writing, or is no letter at all."""
+    if line.isprintable():
+        return line
+    return "".join([c if c.isprintable() else "�" for c in line])
+
+
 def plain_text(line: str, ascii_only: bool) -> str:
     """A line without control characters, and in ASCII if that is all there is."""
-    if not line.isprintable():
-        line = "".join([c if c.isprintable() else "�" for c in line])
+    line = printable(line)
     if ascii_only:
         line = line.translate(_ASCII).encode("ascii", "replace").decode()
     return line
@@ -44,9 +59,35 @@ def painted(line: str, code: str, colour: bool = True) -> str:
     return f"\x1b[{code}m{line}\x1b[0m" if colour and line else line
 
 
+def _columns(line: str) -> int:
+    """How many columns a terminal takes for a line."""
+    if line.isascii():
+        return len(line)
+    return sum(map(_columns_of, line))
+
+
+def _columns_of(letter: str) -> int:
+    if unicodedata.combining(letter):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
 def cut(line: str, most: int) -> str:
-    """A line of at most `most` letters."""
-    return line if len(line) <= most else line[: most - 1] + "…"
+    """A line of at most `most` columns."""
+    if _columns(line) <= most:
+        return line
+    taken = 0
+    for i, letter in enumerate(line):
+        taken += _columns_of(letter)
+        if taken > most - 1:
+            return line[:i] + "…"
+    return line
+
+
+def padded(line: str, columns: int, right: bool = False) -> str:
+    """A line with blanks behind it (or before it) up to so many columns."""
+    blanks = " " * (columns - _columns(line))
+    return blanks + line if right else line + blanks
 
 
 def text_drawing(
@@ -89,7 +130,10 @@ def text_drawing(
         left = cut(_call(node, sources.get(node.id, ())) + times, room)
         keeps = cut(_keeps(node, first, parameters, _KEEPS), _KEEPS)
         shape = cut(_shape(node), shapes)
-        line = plain(f"{lanes[node.id]:<{wide}} {left:<{room}} {shape:>{shapes}}")
+        line = (
+            f"{lanes[node.id]:<{wide}} {padded(left, room)} {padded(shape, shapes, True)}"
+        )
+        line = plain(line)
         lines.append(f"{line} {painted(plain(keeps), '33', colour)}" if keeps else line)
     for y in graph.outputs:
         lines.append(plain(cut(f"{y.name} = {y.source}  {shape_text(y.shape)}", width)))
@@ -100,23 +144,23 @@ def _inputs(graph: Graph, width: int) -> list[str]:
     """The leaves by kind, in as many lines as it takes."""
     lines = []
     for kind in ("input", "parameter", "constant"):
-        of_kind = [
-            f"{x.title} {shape_text(x.shape)}" + (f" (× {x.times})" if x.times > 1 else "")
-            for x in graph.leaves
-            if x.kind == kind
-        ]
-        if of_kind:
-            text = ", ".join(of_kind).replace(" ", "\0").replace(",\0", ", ")
-            lines += [
-                line.replace("\0", " ")
-                for line in textwrap.wrap(
-                    text,
-                    width,
-                    initial_indent=f"{kind + 's':<11}",
-                    subsequent_indent=" " * 11,
-                )
-            ]
+        line = f"{kind + 's':<11}"
+        words = [_leaf(x, width - len(line) - 1) for x in graph.leaves if x.kind == kind]
+        for i, word in enumerate(words):
+            if i and _columns(f"{line}, {word},") > width:
+                lines.append(line + ",")
+                line = " " * 11
+            elif i:
+                line += ", "
+            line += word
+        if words:
+            lines.append(line)
     return lines
+
+
+def _leaf(x: Leaf, most: int) -> str:
+    text = f" {shape_text(x.shape)}" + (f" (× {x.times})" if x.times > 1 else "")
+    return cut(x.title, most - len(text)) + text
 
 
 def _call(node: Node, sources: Sequence[str]) -> str:

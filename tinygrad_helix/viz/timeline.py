@@ -86,10 +86,12 @@ class Curve:
 
     @property
     def summary(self) -> str:
-        """The peak in words, two lines: how high and where, the largest saved tensors."""
+        """The peak in words, two lines: how high and where, what most is saved under."""
         text = f"peak {bytes_text(self.ys[self.at])} in {self.peak.phase} of {self.peak.op}"
         if self.most[1]:
-            text += f"\nlargest saved: {self.most[0]}, {bytes_text(self.most[1])}"
+            text += (
+                f"\nmost saved under one label: {self.most[0]}, {bytes_text(self.most[1])}"
+            )
         return text
 
 

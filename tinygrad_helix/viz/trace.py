@@ -6,7 +6,7 @@ whose events `trace` then lays over the graph. All of it is plain data.
 
 import linecache
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +30,23 @@ def describe(
     return read([y for y in outputs if y.node is not None], {**named, **inputs})[0]
 
 
-def trace(profile: Profile) -> dict[str, Any]:
+def trace(
+    profile: Profile, inside: Callable[[int], list[dict[str, Any]]] | None = None
+) -> dict[str, Any]:
     """The graph that `describe` read in `profile`, with the events of the two passes.
 
-    `graph` is the JSON of the graph model (see `viz.graph`) with shorter places, and
-    `called` beside `source` where a line of the package was called from another.
+    `graph` is the JSON of the graph model (see `viz.graph`) with nodes numbered from n0
+    on, shorter places, and `called` beside `source` where a line of the package was called
+    from another.
     `events` has a list each: [phase (0 forward, 1 backward), id of the node or null, op,
     peak, live, tape], bytes as in `Profile.heights`, and those that the tape holds when the
     event ends. `forward` counts those of the forward pass. `held` maps the id of a storage
     to [born, gone]: the tape holds it after event i if born ≤ i < gone. `peak` names the
-    highest event, its bytes, and the storages held during it, the largest first.
+    highest event and the storages held during it, the largest first; `waiting`, the bytes
+    that were alive before it and are on no tape; and `inside`, what `inside(n)` says if it
+    is the n-th of the backward pass (see `scratch`).
     """
-    graph = profile.graph.to_json()
+    graph = _renumbered(profile.graph.to_json())
     for node in graph["nodes"]:
         node |= _places(node["place"])
     ids = {node["counter"]: node["id"] for node in graph["nodes"]}
@@ -71,7 +76,16 @@ def trace(profile: Profile) -> dict[str, Any]:
         "forward": forward,
         "held": held,
     }
-    return found | {"peak": {"event": top, "held": during(found, top)}}
+    if top == forward:  # the cotangent that the sweep starts from
+        (root,) = [n for n in graph["nodes"] if n["id"] == events[top][NODE]]
+        waiting = sum(y["nbytes"] for y in root["outputs"])
+    else:
+        waiting = max(0, events[top - 1][LIVE] - events[top - 1][TAPE]) if top else 0
+    made = inside(top - forward) if inside is not None and top >= forward else []
+    for part in made:
+        part |= _places(part["place"])
+    peak = {"event": top, "held": during(found, top), "waiting": waiting, "inside": made}
+    return found | {"peak": peak}
 
 
 def during(found: Mapping[str, Any], i: int) -> list[str]:
@@ -87,6 +101,26 @@ def during(found: Mapping[str, Any], i: int) -> list[str]:
         and last < found["held"][s["id"]][1]
     ]  # fmt: skip
     return [s["id"] for s in sorted(storages, key=lambda s: -s["nbytes"])]
+
+
+def _renumbered(graph: dict[str, Any]) -> dict[str, Any]:
+    """The graph with nodes called n0, n1, … by their distance on the tape from the first,
+    so that all variants begin alike."""
+    first = min((node["counter"] for node in graph["nodes"]), default=0)
+    ids = {node["id"]: f"n{node['counter'] - first}" for node in graph["nodes"]}
+
+    def named(item: dict[str, Any], *keys: str) -> dict[str, Any]:
+        return item | {key: ids.get(item[key], item[key]) for key in keys}
+
+    holders = [[named(h, "node") for h in s["holders"]] for s in graph["storages"]]
+    return graph | {
+        "nodes": [named(node, "id") for node in graph["nodes"]],
+        "edges": [named(edge, "source", "target") for edge in graph["edges"]],
+        "outputs": [named(y, "source") for y in graph["outputs"]],
+        "storages": [
+            s | {"holders": of} for s, of in zip(graph["storages"], holders, strict=True)
+        ],
+    }
 
 
 def _places(place: str) -> dict[str, str]:

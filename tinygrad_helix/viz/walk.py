@@ -1,40 +1,22 @@
-"""The steps of a sweep as text and as plain data."""
+"""The steps of a sweep as text and as plain data.
+
+Nodes and leaves are called as in the drawing of the graph: by their ids ("n12", "x0"), and
+a leaf in words by the reader's name for it.
+"""
 
 import os.path
 from collections.abc import Mapping
 from typing import Any
 
-from ..tape import Leaf, Node
-from ..tensor import Tensor
-from ..walk import Cotangent, Step
-from .graph import shape_text
+from ..tape import Node
+from ..walk import Cotangent, Sent, Step
+from .graph import Leaf, shape_text
 from .text import painted, plain_text
 
-__all__ = ["Names", "step_data", "step_text"]
+__all__ = ["step_data", "step_text"]
 
 _WIDTH = 79
 _BAR = 20
-
-
-class Names:
-    """What the reader calls the leaves and results of a graph."""
-
-    def __init__(self, names: Mapping[str, Any]) -> None:
-        self._names: dict[Any, str] = {}
-        for name, value in names.items():
-            tensors = {name: value}
-            if hasattr(value, "named_parameters"):
-                tensors = dict(value.named_parameters())
-            for known, x in tensors.items():
-                if isinstance(x, Tensor) and x.edge[0] is not None:
-                    self._names.setdefault(x.edge[0], known)
-
-    def of(self, at: Node | Leaf) -> str:
-        """A leaf by its name; a node by its op and its place on the tape."""
-        if isinstance(at, Node):
-            return f"{at.op.name} n{at.counter}"
-        x = at.tensor()
-        return self._names.get(at) or ("a leaf" if x is None else f"a leaf {x.shape}")
 
 
 def _norm(c: Cotangent) -> float:
@@ -51,8 +33,17 @@ def _described(c: Cotangent) -> dict[str, Any]:
     }
 
 
-def step_data(step: Step, names: Names) -> dict[str, Any]:
-    """A step as numbers, strings, lists and dicts; while it is the current one."""
+def _end(s: Sent, leaves: Mapping[Any, Leaf]) -> dict[str, Any]:
+    """Where a cotangent went: in words, and the id of the node or of the leaf."""
+    if isinstance(s.to, Node):
+        node = f"n{s.to.counter}"
+        return {"to": f"{s.to.op.name} {node}", "node": node, "leaf": None}
+    return {"to": leaves[s.to].title, "node": None, "leaf": leaves[s.to].id}
+
+
+def step_data(step: Step, leaves: Mapping[Any, Leaf]) -> dict[str, Any]:
+    """A step as numbers, strings, lists and dicts; while it is the current one. `leaves`
+    are those of the graph's drawing, by the tape's own (`Reading.by_key`)."""
     return {
         "number": step.number,
         "count": step.count,
@@ -61,13 +52,14 @@ def step_data(step: Step, names: Names) -> dict[str, Any]:
         "place": step.node.place,
         "came": [None if c is None else _described(c) for c in step.came],
         "sent": [
-            {"input": s.input, "to": names.of(s.to), "output": s.output}
-            | {"node": f"n{s.to.counter}" if isinstance(s.to, Node) else None}
+            {"input": s.input, "output": s.output}
+            | _end(s, leaves)
             | _described(s.cotangent)
             for s in step.sent
         ],
         "landed": [
-            {"leaf": names.of(entry.leaf), "complete": entry.complete}
+            {"leaf": leaves[entry.leaf].id, "name": leaves[entry.leaf].title}
+            | {"complete": entry.complete}
             | _described(entry.gradient)
             for entry in step.landed
         ],
@@ -99,7 +91,7 @@ def step_text(
     landed = {entry["leaf"]: entry for entry in data["landed"]}
     for s in data["sent"]:
         text = f"{indent}sent   {_line(s)}  to {s['to']}"
-        if s["to"] in landed and not landed[s["to"]]["complete"]:
+        if s["leaf"] in landed and not landed[s["leaf"]]["complete"]:
             text += ", more to come"
         lines.append(text)
     freed = [f"{f['label']} {f['nbytes']:,} B" for f in data["freed"] if f["nbytes"]]

@@ -20,10 +20,17 @@ It runs on Linux (x86-64 and ARM, by the contexts of glibc) with g++ and CUDA's 
 - Blocks run one after another: a race between blocks is not seen, a block that waits for
   an earlier one never has to, and one that waits for a later one waits forever.
 - No memory model, no bank conflicts, no time: nothing is learned about speed.
+- Two threads that add to one place without an atomic (y[0] = y[0] + x[i]) come to the sum
+  in every order, since none gives way in between: the thread sanitizer finds that.
 - A static __shared__ array keeps what the last block left in it, so that a kernel which
   reads before it writes may pass. (Dynamic shared memory is NaN at the start of a block;
-  a launch of one block shows the other.)
-- No tensor cores (wmma), cub, textures, surfaces, cooperative groups, asynchronous copies.
+  a launch of one block shows the other.) It may be larger than the 48 KB of a device, which
+  the compiler of CUDA refuses: `kernels my.cu` shows.
+- A local variable that was never set is -3.0e38 or so (g++ from 12 on; older ones leave in
+  it what was there).
+- No tensor cores (wmma), cub, textures, surfaces, cooperative groups, asynchronous copies;
+  no __activemask, no erfinv, no arithmetic rounded up, down or to zero (__fmul_rz), no
+  video instructions (__vadd2); clock64 counts nanoseconds.
 - Denormals are kept, CuPy's -ftz=true flushes those of float32; products and sums are not
   contracted, NVRTC contracts them: write fmaf where bits matter. __expf and its like are
   exact here.

@@ -16,6 +16,15 @@
 #define __ballot_sync(mask, p) ::host::ballot(mask, p, HOST_HERE)
 #define __any_sync(mask, p) (::host::ballot(mask, p, HOST_HERE) != 0)
 #define __all_sync(mask, p) ::host::all(mask, p, HOST_HERE)
+#define __match_any_sync(mask, v) ::host::match_any(mask, v, HOST_HERE)
+#define __reduce_add_sync(mask, v) ::host::reduce(mask, v, HOST_HERE, [](auto a, auto b) { return a + b; })
+#define __reduce_min_sync(mask, v) ::host::reduce(mask, v, HOST_HERE, [](auto a, auto b) { return b < a ? b : a; })
+#define __reduce_max_sync(mask, v) ::host::reduce(mask, v, HOST_HERE, [](auto a, auto b) { return a < b ? b : a; })
+#define __reduce_and_sync(mask, v) ::host::reduce(mask, v, HOST_HERE, [](auto a, auto b) { return a & b; })
+#define __reduce_or_sync(mask, v) ::host::reduce(mask, v, HOST_HERE, [](auto a, auto b) { return a | b; })
+#define __reduce_xor_sync(mask, v) ::host::reduce(mask, v, HOST_HERE, [](auto a, auto b) { return a ^ b; })
+#undef assert
+#define assert(p) ((p) ? void() : ::host::assertion("assert(" #p ") fails", HOST_HERE))
 #define __shfl_sync(...) ::host::shuffle<::host::Shuffle::idx>(HOST_HERE, __VA_ARGS__)
 #define __shfl_up_sync(...) ::host::shuffle<::host::Shuffle::up>(HOST_HERE, __VA_ARGS__)
 #define __shfl_down_sync(...) ::host::shuffle<::host::Shuffle::down>(HOST_HERE, __VA_ARGS__)
@@ -50,6 +59,47 @@ inline unsigned ballot(unsigned mask, bool p, Where where) {
         if (mask >> lane & 1 && i < threads.size()) votes |= unsigned(slots[i] & 1) << lane;
     }
     return votes;
+}
+
+// use(v) for what each lane of the mask brought.
+template <class T, class F> void each_brought(unsigned mask, T value, Where where, F use) {
+    Thread* me = self;
+    uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof value);
+    bring(bits);
+    wait(State::at_warp, mask, where);
+    Quiet quiet;
+    for (int lane = 0; lane < 32; ++lane) {
+        const size_t i = me->warp * 32 + lane;
+        if (!(mask >> lane & 1) || i >= threads.size()) continue;
+        T other;
+        std::memcpy(&other, &slots[i], sizeof other);
+        use(lane, other);
+    }
+}
+
+template <class T> unsigned match_any(unsigned mask, T value, Where where) {
+    unsigned lanes = 0;
+    each_brought(mask, value, where, [&](int lane, T other) { lanes |= unsigned(other == value) << lane; });
+    return lanes;
+}
+
+template <class T, class F> T reduce(unsigned mask, T value, Where where, F join) {
+    static_assert(std::is_same_v<T, int> || std::is_same_v<T, unsigned>, "of int or unsigned");
+    bool first = true;
+    T result = value;
+    each_brought(mask, value, where, [&](int, T other) {
+        result = first ? other : T(join(result, other));
+        first = false;
+    });
+    return result;
+}
+
+// The thread stays where its assertion fails, and the launch ends with that.
+inline void assertion(const char* what, Where where) {
+    self->where = where;
+    fail(what, *self);
+    wait(State::at_warp, 1u << self->lane, where);
 }
 
 inline bool all(unsigned mask, bool p, Where where) { return !ballot(mask, !p, where); }
@@ -120,6 +170,11 @@ template <class T> T atomicCAS(T* at, host::Same<T> expected, host::Same<T> v) {
     return host::update(at, [=](T old) { return old == expected ? T(v) : old; });
 }
 
+inline float2 atomicAdd(float2* at, float2 v) { return {atomicAdd(&at->x, v.x), atomicAdd(&at->y, v.y)}; }
+inline float4 atomicAdd(float4* at, float4 v) {
+    return {atomicAdd(&at->x, v.x), atomicAdd(&at->y, v.y), atomicAdd(&at->z, v.z), atomicAdd(&at->w, v.w)};
+}
+
 // Loads and stores with a hint for the caches.
 #define HOST_LOAD(name) \
     template <class T> T name(const T* at) { return *at; }
@@ -165,6 +220,60 @@ inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 inline float rsqrt(float x) { return rsqrtf(x); }
 inline void sincospif(float x, float* s, float* c) { *s = sinf(float(M_PI) * x), *c = cosf(float(M_PI) * x); }
 
+inline float sinpif(float x) { return float(sin(M_PI * fmod(double(x), 2))); }
+inline float cospif(float x) { return float(cos(M_PI * fmod(double(x), 2))); }
+inline double sinpi(double x) { return sin(M_PI * fmod(x, 2)); }
+inline double cospi(double x) { return cos(M_PI * fmod(x, 2)); }
+inline float rcbrtf(float x) { return 1 / cbrtf(x); }
+inline double rcbrt(double x) { return 1 / cbrt(x); }
+inline float rhypotf(float x, float y) { return 1 / hypotf(x, y); }
+inline float norm3df(float x, float y, float z) { return hypotf(hypotf(x, y), z); }
+inline double norm3d(double x, double y, double z) { return hypot(hypot(x, y), z); }
+inline float rnorm3df(float x, float y, float z) { return 1 / norm3df(x, y, z); }
+inline float normcdff(float x) { return float(erfc(-M_SQRT1_2 * x) / 2); }
+inline double normcdf(double x) { return erfc(-M_SQRT1_2 * x) / 2; }
+inline float fdividef(float a, float b) { return a / b; }
+inline void __sincosf(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
+inline double __dsqrt_rn(double x) { return sqrt(x); }
+inline double __drcp_rn(double x) { return 1 / x; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline double __dsub_rn(double a, double b) { return a - b; }
+
+// Functions of 16-bit floats, computed in float32.
+#define HOST_HALF(name, of)                                                                         \
+    inline __half h##name(__half h) { const float x = __half2float(h); return __float2half_rn(of); } \
+    inline __nv_bfloat16 h##name(__nv_bfloat16 h) { const float x = __bfloat162float(h); return __float2bfloat16_rn(of); }
+HOST_HALF(exp, expf(x)) HOST_HALF(exp2, exp2f(x)) HOST_HALF(exp10, exp10f(x))
+HOST_HALF(log, logf(x)) HOST_HALF(log2, log2f(x)) HOST_HALF(log10, log10f(x))
+HOST_HALF(sin, sinf(x)) HOST_HALF(cos, cosf(x)) HOST_HALF(tanh, tanhf(x))
+HOST_HALF(sqrt, sqrtf(x)) HOST_HALF(rsqrt, 1 / sqrtf(x)) HOST_HALF(rcp, 1 / x)
+#undef HOST_HALF
+
+namespace host {
+// As the device does it: the nearest number of the type, and 0 for NaN.
+template <class T> T to_integer(double x) {
+    if (x != x) return 0;
+    const double low = double(std::numeric_limits<T>::min()), end = std::ldexp(1.0, std::numeric_limits<T>::digits);
+    return x < low ? std::numeric_limits<T>::min() : x >= end ? std::numeric_limits<T>::max() : T(x);
+}
+}  // namespace host
+#define HOST_CONVERT(from, to, name, T)                                                     \
+    inline T __##from##2##name##_rn(to x) { return host::to_integer<T>(nearbyint(x)); }     \
+    inline T __##from##2##name##_rz(to x) { return host::to_integer<T>(trunc(x)); }         \
+    inline T __##from##2##name##_rd(to x) { return host::to_integer<T>(floor(x)); }         \
+    inline T __##from##2##name##_ru(to x) { return host::to_integer<T>(ceil(x)); }
+HOST_CONVERT(float, float, int, int) HOST_CONVERT(float, float, uint, unsigned)
+HOST_CONVERT(float, float, ll, long long) HOST_CONVERT(float, float, ull, unsigned long long)
+HOST_CONVERT(double, double, int, int) HOST_CONVERT(double, double, uint, unsigned)
+HOST_CONVERT(double, double, ll, long long) HOST_CONVERT(double, double, ull, unsigned long long)
+#undef HOST_CONVERT
+inline float __int2float_rn(int x) { return float(x); }
+inline float __uint2float_rn(unsigned x) { return float(x); }
+inline float __ll2float_rn(long long x) { return float(x); }
+inline double __int2double_rn(int x) { return x; }
+inline float __double2float_rn(double x) { return float(x); }
+inline long long clock64() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
 inline int __float_as_int(float x) { return host::bits<int>(x); }
 inline unsigned __float_as_uint(float x) { return host::bits<unsigned>(x); }
 inline float __int_as_float(int x) { return host::bits<float>(x); }
@@ -189,7 +298,16 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
     return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
 }
 
+// Of a number and a NaN they are the number, as on the device.
 template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
-std::common_type_t<A, B> min(A a, B b) { return b < a ? b : a; }
+std::common_type_t<A, B> min(A a, B b) {
+    using C = std::common_type_t<A, B>;
+    if constexpr (std::is_floating_point_v<C>) return std::fmin(C(a), C(b));
+    else return C(b) < C(a) ? C(b) : C(a);
+}
 template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
-std::common_type_t<A, B> max(A a, B b) { return a < b ? b : a; }
+std::common_type_t<A, B> max(A a, B b) {
+    using C = std::common_type_t<A, B>;
+    if constexpr (std::is_floating_point_v<C>) return std::fmax(C(a), C(b));
+    else return C(a) < C(b) ? C(b) : C(a);
+}

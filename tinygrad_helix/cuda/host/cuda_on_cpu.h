@@ -10,8 +10,12 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 #include <algorithm>
+#include <cassert>
+#include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>

@@ -184,6 +184,13 @@ def _compiler_version(path: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
+def _pattern(version: str) -> tuple[str, ...]:
+    """The option by which a variable that was never set is absurd, and not a lucky 0."""
+    found = re.match(r"\d+", version)
+    new = found is not None and int(found[0]) >= 12
+    return ("-ftrivial-auto-var-init=pattern",) if new else ()
+
+
 @functools.cache
 def _cache() -> Path:
     """The folder of what was built; where none can be kept, one for this process."""
@@ -206,6 +213,7 @@ def _build(text: str, options: Sequence[str]) -> Path:
         "-shared",
         "-fvisibility=hidden",
         "-fno-gnu-unique",  # else two modules would share a template's __shared__ arrays
+        *_pattern(_compiler_version(path)),
         "-fno-strict-aliasing",  # CUDA code reads float4 through float*, and CUDA lets it
         "-ffp-contract=off",
         "-w",

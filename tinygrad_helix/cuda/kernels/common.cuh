@@ -51,6 +51,11 @@ __device__ __forceinline__ double fused(double a, double x, double b) {
 __device__ __forceinline__ float2 fused(float2 a, float2 x, float2 b) {
     return make_float2(fmaf(a.x, x.x, b.x), fmaf(a.y, x.y, b.y));
 }
+// a x + b, or b alone where the carry is dropped: whatever it was, infinities too.
+template <typename S>
+__device__ __forceinline__ S advance(S a, S x, S b, bool cut) {
+    return cut ? b : fused(a, x, b);
+}
 __device__ __forceinline__ float times(float a, float b) { return a * b; }
 __device__ __forceinline__ double times(double a, double b) { return a * b; }
 __device__ __forceinline__ float2 times(float2 a, float2 b) {

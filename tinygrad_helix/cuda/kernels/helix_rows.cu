@@ -19,11 +19,6 @@
 // Everything is read and written once, but in rms_rows and its backward, which go through a
 // row twice: a row of a warp (at D = 1024 and float32 4 KiB, 16 rows a multiprocessor at a
 // time and more) is in the L1 cache then. Sums are in the state's dtype.
-//
-// where State<float> is float
-// where State<double> is double
-// where State<__half> is float
-// where State<__nv_bfloat16> is float
 #include "helix.cuh"
 
 // rms_rows<{float, double, __half, __nv_bfloat16}>: 48 registers

@@ -4,19 +4,20 @@
 //   u_t = ds2_t silu'(h_t g2)       G_t = u_t g2 + a_{t+1} G_{t+1}
 //   dub = G     dua_t = G_t h_{t-1} a_t (1 - a_t)     dg2 = sum u h     dbias = sum dua
 //
-// h_{-1} = h0 or 0, dh_T (or 0) is added to G_{T-1}, and a_t counts as 0 where reset[n, t].
+// h_{-1} = h0 or 0, dh_T (or 0) is added to G_{T-1}, and where reset[n, t] the carry is
+// dropped, whatever it was: 0 times infinity is not a number, so a gate of 0 would not do.
 // In NumPy, with `carry` of shape [B, D], silu(z) = z sigmoid(z) and its slope s2':
 //
-//   a = sigmoid(ua + bias); gate = np.where(reset[:, :, None], 0, a)
-//   for t in range(T):                                       # forward
-//       carry = h[:, t] = gate[:, t] * carry + ub[:, t]      # carry starts as h0
+//   a = sigmoid(ua + bias); cut = reset[:, :, None]
+//   for t in range(T):                                       # forward; carry starts as h0
+//       carry = h[:, t] = np.where(cut[:, t], 0, a[:, t] * carry) + ub[:, t]
 //   s2 = silu(h * g2)
 //   u = ds2 * slope(h * g2)
-//   for t in reversed(range(T)):                             # backward
-//       dub[:, t] = u[:, t] * g2 + carry                     # carry starts as dh_T
-//       carry = gate[:, t] * dub[:, t]                       # in the end dh0
+//   for t in reversed(range(T)):                             # backward; it starts as dh_T
+//       dub[:, t] = u[:, t] * g2 + carry
+//       carry = np.where(cut[:, t], 0, a[:, t] * dub[:, t])  # in the end dh0
 //   before = np.concatenate([h0[:, None], h[:, :-1]], axis=1)
-//   dua = dub * before * gate * (1 - gate)
+//   dua = np.where(cut, 0, dub * before) * a * (1 - a)
 //   dg2 = np.sum(u * h, axis=(0, 1)); dbias = np.sum(dua, axis=(0, 1))
 //
 // On its own each line would read and write whole tensors: forward 3 passes, backward 10.
@@ -26,11 +27,6 @@
 // The two ways, R and C, and the numbering of threads are those of scan.cu, whose carry
 // kernel joins the chunks; R is one chunk. A gate is in [0, 1], so no product of gates
 // overflows.
-//
-// where State<float> is float
-// where State<double> is double
-// where State<__half> is float
-// where State<__nv_bfloat16> is float
 #include "helix.cuh"
 
 // Steps on their way from memory for each array. Two or three arrays of them are 64 or 96
@@ -62,14 +58,13 @@ __device__ __forceinline__ Storage* place(Storage* p, long long i) {
     return p ? p + i : nullptr;
 }
 
-// use(u, gate, ub) at every step of a chunk, in order; cut gates are 0. MADE: gates come
-// from ua, the first D of the 2 D columns of `pre`, ub is the last D, and keep(u, gate)
-// sees each gate before it is cut. Else they are read from `a`, and `pre` is ub.
-template <typename Storage, bool MADE, bool RESET, typename Keep, typename Use,
-          typename Move>
+// use(u, gate, ub, cut) at every step of a chunk, in order. MADE: gates come from ua, the
+// first D of the 2 D columns of `pre`, ub is the last D. Else they are read from `a`, and
+// `pre` is ub.
+template <typename Storage, bool MADE, bool RESET, typename Use, typename Move>
 __device__ __forceinline__ void gates_and_inputs(
     const Chunk& c, const Storage* pre, const Storage* a, const Storage* bias,
-    const bool* reset, int D, Keep keep, Use use, Move move) {
+    const bool* reset, int D, Use use, Move move) {
     using S = State<Storage>;
     const int ld = MADE ? 2 * D : D;
     const Storage* first = pre + c.step * ld + c.d;
@@ -87,8 +82,7 @@ __device__ __forceinline__ void gates_and_inputs(
         [&](int u) {
             S gate = gates[u];
             if (MADE) gate = rounded<Storage>(sigmoid(gate + offset));
-            keep(u, gate);
-            use(u, RESET && cuts[u] ? S(0) : gate, inputs[u]);
+            use(u, gate, inputs[u], RESET && cuts[u]);
         },
         [&] {
             gates.move();
@@ -124,11 +118,9 @@ __global__ void __launch_bounds__(BLOCK, 4) helix_scan(
     Sink<Storage, U> activated(place(s2, at), D);
     gates_and_inputs<Storage, MADE, RESET>(
         c, pre, a, bias, reset, D,
-        [&](int u, S gate) {
+        [&](int u, S gate, S input, bool cut) {
             if (MADE && a) gates.put(u, gate);
-        },
-        [&](int u, S gate, S input) {
-            state = fused(gate, state, input);
+            state = advance(gate, state, input, cut);
             if (h) states.put(u, state);
             if (s2) activated.put(u, state * gain * sigmoid(state * gain));
         },
@@ -140,33 +132,37 @@ __global__ void __launch_bounds__(BLOCK, 4) helix_scan(
     if (last && c.last) store(last + channel, state);
 }
 
-// Way C: A, the product of a chunk's gates, and H, its last state from 0.
+// Way C: A, the product of a chunk's gates, H, its last state from 0, and `cut`, whether a
+// reset in it drops the carry: A is not asked then.
 //
 // helix_summarize<{float, double}, {false, true}, {false, true}>: 96 registers
 // helix_summarize<{__half, __nv_bfloat16}, {false, true}, {false, true}>: 96 registers
 //
-// pre [N, ld]; a [N, D]; bias [D]; reset [B, T]; A, H [B, chunks, D].
-// bias, a and reset may be null.
+// pre [N, ld]; a [N, D]; bias [D]; reset [B, T]; A, H [B, chunks, D]; cut [B, chunks].
+// bias, a, reset and cut may be null.
 template <typename Storage, bool MADE, bool RESET>
 __global__ void __launch_bounds__(BLOCK, 4) helix_summarize(
     const Storage* __restrict__ pre, const Storage* __restrict__ bias,
     const Storage* __restrict__ a, const bool* __restrict__ reset,
-    State<Storage>* __restrict__ A, State<Storage>* __restrict__ H, long long N, int B,
-    int T, int D, int ld, int chunks, int length) {
+    State<Storage>* __restrict__ A, State<Storage>* __restrict__ H, bool* __restrict__ cut,
+    long long N, int B, int T, int D, int ld, int chunks, int length) {
     using S = State<Storage>;
     const long long thread = (long long)blockIdx.x * BLOCK + threadIdx.x, row = thread / D;
     if (row >= (long long)B * chunks) return;
     const Chunk c(row, int(thread - row * D), T, chunks, length);
     S product = 1, state = 0;
+    bool dropped = false;
     gates_and_inputs<Storage, MADE, RESET>(
-        c, pre, a, bias, reset, D, [](int, S) {},
-        [&](int, S gate, S input) {
-            state = fused(gate, state, input);
+        c, pre, a, bias, reset, D,
+        [&](int, S gate, S input, bool now) {
+            state = advance(gate, state, input, now);
             product *= gate;
+            dropped |= now;
         },
         [] {});
     A[thread] = product;
     H[thread] = state;
+    if (RESET && c.d == 0) cut[row] = dropped;
 }
 
 // What one step of the backward pass makes of h_t: u_t = ds2_t silu'(h_t g2), and s2_t.
@@ -217,12 +213,12 @@ __global__ void __launch_bounds__(BLOCK, 3) helix_scan_back(
             if (s2) activated.put(u, hidden.s2);
             sum_g2 = fused(hidden.u, now, sum_g2);
             if (SCAN) {
-                const S g = cut ? S(0) : kept, G = fused(hidden.u, gain, carry);
-                const S dua = G * before * (g * (1 - g));
+                const S G = fused(hidden.u, gain, carry);
+                const S dua = (cut ? S(0) : G * before) * (kept * (1 - kept));
                 if (inner) dubs.put(u, G);
                 if (gate) duas.put(u, dua);
                 sum_bias += dua;
-                carry = g * G;
+                carry = cut ? S(0) : kept * G;
             }
             now = before;
         };
@@ -269,19 +265,21 @@ __global__ void __launch_bounds__(BLOCK, 3) helix_scan_back(
     }
 }
 
-// Way C: A, the product of a chunk's gates, and H, the carry to earlier chunks from 0.
+// Way C: A, the product of a chunk's gates, H, the carry to earlier chunks from 0, and
+// `cut`, as above.
 //
 // helix_summarize_back<{float, __half, __nv_bfloat16}, {false, true}>: 80 registers
 // helix_summarize_back<double, {false, true}>: 112 registers
 //
-// ds2, a, h [N, D]; g2 [D]; reset [B, T]; A, H [B, chunks, D]. reset may be null.
+// ds2, a, h [N, D]; g2 [D]; reset [B, T]; A, H [B, chunks, D]; cut [B, chunks].
+// reset and cut may be null.
 template <typename Storage, bool RESET>
 __global__ void __launch_bounds__(BLOCK, 4) helix_summarize_back(
     const Storage* __restrict__ ds2, const Storage* __restrict__ a,
     const Storage* __restrict__ h, const Storage* __restrict__ g2,
     const bool* __restrict__ reset, State<Storage>* __restrict__ A,
-    State<Storage>* __restrict__ H, long long N, int B, int T, int D, int chunks,
-    int length) {
+    State<Storage>* __restrict__ H, bool* __restrict__ cut, long long N, int B, int T,
+    int D, int chunks, int length) {
     using S = State<Storage>;
     const long long thread = (long long)blockIdx.x * BLOCK + threadIdx.x, row = thread / D;
     if (row >= (long long)B * chunks) return;
@@ -291,6 +289,7 @@ __global__ void __launch_bounds__(BLOCK, 4) helix_summarize_back(
     Source<Storage, U> cotangents(ds2 + at, -D), gates(a + at, -D), states(h + at, -D);
     Source<bool, U> cuts(reset + (RESET ? end : 0), -1);
     S product = 1, carry = 0;
+    bool dropped = false;
     roll<U>(
         c.steps,
         [&](int u) {
@@ -300,9 +299,11 @@ __global__ void __launch_bounds__(BLOCK, 4) helix_summarize_back(
             if (RESET) cuts.fill(u);
         },
         [&](int u) {
-            const S g = RESET && cuts[u] ? S(0) : gates[u];
-            carry = g * fused(Hidden<S>(cotangents[u], states[u], gain).u, gain, carry);
-            product *= g;
+            const bool now = RESET && cuts[u];
+            const S back = Hidden<S>(cotangents[u], states[u], gain).u;
+            carry = now ? S(0) : gates[u] * fused(back, gain, carry);
+            product *= gates[u];
+            dropped |= now;
         },
         [&] {
             cotangents.move();
@@ -313,4 +314,5 @@ __global__ void __launch_bounds__(BLOCK, 4) helix_summarize_back(
         [] {});
     A[thread] = product;
     H[thread] = carry;
+    if (RESET && c.d == 0) cut[row] = dropped;
 }

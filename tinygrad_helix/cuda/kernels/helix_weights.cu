@@ -1,8 +1,8 @@
 // The gains of the HELIX block beside its weights, and sums over rows.
 //
 //   fold_gains      gates = g1 [wa | wb],  up = g3 wf1  (gains along rows),  down = wf2 g4
-//   unfold_rows     of M = zᵀ du, du the cotangent of z (g w):  dw = g M,  dg = sum_c w M
-//   unfold_columns  of M = zᵀ du, du the cotangent of (z w) g:  dw = M g,  dg = sum_r w M
+//   unfold_rows     of M = z' du, du the cotangent of z (g w):  dw = g M,  dg = sum_c w M
+//   unfold_columns  of M = z' du, du the cotangent of (z w) g:  dw = M g,  dg = sum_r w M
 //   product_sums    parts[p, d] = sum of u[r, d] v[r, d] over the rows r = p, p + P, ...
 //   sum_parts       out[d] = sum_p parts[p, d]
 //
@@ -17,11 +17,6 @@
 // A gain's gradient would be a sum over all tokens; folded into the weight beside it, it is
 // one over the weight. Sums over rows are in two stages without atomics: always the same
 // parts in the same order, so that the same call gives the same bits.
-//
-// where State<float> is float
-// where State<double> is double
-// where State<__half> is float
-// where State<__nv_bfloat16> is float
 #include "helix.cuh"
 
 // Columns of a block that sums over rows, and the threads that share a column: a warp reads

@@ -60,12 +60,6 @@ __device__ __forceinline__ long long this_thread() {
     return (long long)blockIdx.x * BLOCK + threadIdx.x;
 }
 
-// a x + b, or b alone where the carry is dropped: whatever it was, infinities too.
-template <typename S>
-__device__ __forceinline__ S advance(S a, S x, S b, bool cut) {
-    return cut ? b : fused(a, x, b);
-}
-
 // Walk forward through a span from the state s; return the state after its last step.
 template <typename Storage, int U, bool RESET>
 __device__ __forceinline__ State<Storage> walk(
