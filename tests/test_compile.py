@@ -202,7 +202,7 @@ def test_the_command_takes_one_architecture_and_shows_how_far_it_is(
     def resources(source, arch):
         asked.append(arch)
         assert f"{source.name} for {arch}" in capsys.readouterr().err  # before it is done
-        return [nvrtc.Resources(source.name, "few", arch, 8, 0, 0, 0, 0, None)]
+        return [Resources(source.name, "few", arch, 8, None, 0, 0, 0)]
 
     monkeypatch.setattr(nvrtc, "resources", resources)
     monkeypatch.setattr(nvrtc, "nvrtc_version", lambda: "13.0")

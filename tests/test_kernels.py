@@ -114,7 +114,7 @@ def test_a_missing_barrier_is_wrong_in_some_order(kernels):
 
 OUTSIDE = {
     "y[i] = 2 * x[i];": "wrote past the end of y: to element 1,023, and it has 1,000",
-    "if (i > n) y[i] = x[i];": "wrote past the end of y: to element 1,023, and it has 1,000",
+    "if (i > n) y[i] = x[i];": "wrote past the end of y: to element 1,023",
     "if (i <= n) y[i] = i;": "wrote past the end of y: to element 1,000, and it has 1,000",
     "if (i < n) y[i - 3] = 1;": "wrote before the beginning of y: to element -3",
     "if (i < n) y[i] = x[i + 1];": "read outside of its arrays, and the results show it",

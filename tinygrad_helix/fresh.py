@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from . import memory
+from . import memory, tape
 from .backend import is_array, is_writeable
 
 __all__ = ["calibrate", "is_fresh", "limits", "owners"]
@@ -73,3 +73,4 @@ def calibrate(kept: Callable[[Callable[[], Any]], bool]) -> None:
                 break
         if not kept(make) or kept(noted(make)):
             limits[i] = 0
+    tape.restart()

@@ -30,6 +30,7 @@ __all__ = [
     "plain",
     "raised_by",
     "reachable",
+    "restart",
     "saved_tensor_hooks",
     "scope",
 ]
@@ -73,6 +74,14 @@ def check_finite(array: Any, what: str, infinities: bool = False) -> None:
 
 
 _count = itertools.count().__next__
+
+
+def restart() -> None:
+    """Number nodes from 0 again: for a tape of which nothing is left."""
+    global _count
+    _count = itertools.count().__next__
+
+
 _hook_count = itertools.count().__next__
 
 Hooks = dict[int, Callable[..., Any]]  # in the order in which they were added
