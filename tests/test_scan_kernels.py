@@ -464,23 +464,22 @@ C = [
     *("scan_c_summarize<{},{}>", "scan_c_carry<{},{}>", "scan_c_apply<{},{}>"),
     *("scan_grad_c_summarize<{},{}>", "scan_grad_c_apply<{},{},true>"),
 ]
-CASES = [((2, 37, 5), True), ((1, 1, 3), True), ((1, 130, 3), True), ((1, 35, 3), False)]
+CASES = [(2, 37, 5), (1, 1, 3), (1, 130, 3)]
 pairs = sys.argv[1] != "thread"
 with host_device() as device:
-    # The instances that are used, not all of a type's: they are built for the sanitizer.
+    # The instances that are used, not all of a type's, and those with a reset, which have
+    # all of the others' loads and stores: building them for the sanitizer takes the time.
     scan._modules[device] = modules = {}
     for storage in ("float", "__half2") if pairs else ("float",):
         for cut, names in ((False, R), (True, C)):
             if not cut or storage == "float":
-                resets = ("true",) if cut else ("true", "false")
-                names = [n.format(storage, r) for n in names for r in resets]
+                names = [n.format(storage, "true") for n in names]
                 modules[storage, cut] = load("scan.cu", names, device=device)
-    for shape, extras in CASES:
-        with thread_order(3 * extras):
-            check(*random_case(*shape, "float32", extras, extras))
+    for shape in CASES:
+        with thread_order(3):
+            check(*random_case(*shape, "float32"))
     if pairs:
-        check(*random_case(1, 35, 4, "float16", True, True))
-        check(*random_case(1, 35, 4, "float16", False, False))
+        check(*random_case(1, 35, 4, "float16"))
 print("all right")
 """
 

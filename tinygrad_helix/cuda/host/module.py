@@ -213,7 +213,6 @@ def _build(text: str, options: Sequence[str]) -> Path:
         "-shared",
         "-fvisibility=hidden",
         "-fno-gnu-unique",  # else two modules would share a template's __shared__ arrays
-        *_pattern(_compiler_version(path)),
         "-fno-strict-aliasing",  # CUDA code reads float4 through float*, and CUDA lets it
         "-ffp-contract=off",
         "-w",
@@ -223,6 +222,8 @@ def _build(text: str, options: Sequence[str]) -> Path:
     ]
     if sanitize := active_sanitizer():
         flags += [f"-fsanitize={sanitize}", "-fno-omit-frame-pointer"]
+    else:
+        flags += _pattern(_compiler_version(path))
     shim = "".join(p.read_text(encoding="utf-8") for p in sorted(_HERE.glob("*.h")))
     parts = [text, shim, *flags, _compiler_version(path), platform.machine()]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
