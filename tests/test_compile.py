@@ -80,12 +80,14 @@ def test_every_kernel_states_its_registers_and_its_threads(file):
         assert source.instance(expression).max_threads, expression
 
 
-# The oldest and the one that the constants are for: all four, which the command compiles,
-# take minutes.
+# All of it takes three minutes of one core.
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
 def test_no_kernel_spills_or_takes_more_registers_than_it_states(file, arch):
+    if arch not in architectures():
+        assert arch == "sm_100"  # NVRTC has it from 12.8 on
+        return
     source = read_source(file)
     rows = resources(source, arch)
     assert {row.kernel for row in rows} == set(source.expressions)
