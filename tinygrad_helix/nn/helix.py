@@ -69,6 +69,11 @@ def helix_block(
       keep1 (= checkpoint); `Keep("x", "a", …)` for any set, `Budget("64MB")` for the set
       with the fewest extra FLOPs that fits. No second derivatives.
 
+    On the CPU a fused call has as many threads as BLAS is set to, and the same bits with
+    any number of them; BLAS itself, of which the process has one setting, has one thread
+    until the call is done. What "composed" computes, BLAS cuts by its threads: there the
+    last bits may depend on their number.
+
     Besides, h0 takes B·D·itemsize and reset B·T bytes; what no wanted gradient reads is
     not kept. Weights that are leaves or arrays are counted as parameters, from then on and
     everywhere; a weight that an op made (a cast, say) stays an activation, which the tape
