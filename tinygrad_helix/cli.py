@@ -61,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except HelixError as error:
-        said = " ".join([str(error), *getattr(error, "__notes__", [])])
+        # Where it came from, and then where to read on.
+        notes = sorted(getattr(error, "__notes__", []), key=lambda n: n.startswith("See:"))
+        said = " ".join([str(error), *notes])
         print(f"tinygrad-helix {args.command}: {said}", file=sys.stderr)
         return 2
     except MemoryError as error:

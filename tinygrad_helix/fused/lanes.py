@@ -63,9 +63,11 @@ class _OneBlasThread:
         with self._lock:
             now = [get() for get, _ in _libraries()]
             self._inside.discard(threading.get_ident())
-            cut_off = self._before is not None and set(now) == {1}
-            if not self._inside and not cut_off:
-                self._before = now
+            if not self._inside:
+                # What is still 1 after a call that was cut off was not the user's doing.
+                was = now if self._before is None else self._before
+                pairs = zip(now, was, strict=True)
+                self._before = [old if new == 1 else new for new, old in pairs]
             for (_, set_to), threads in zip(_libraries(), now, strict=True):
                 if threads != 1:
                     set_to(1)
