@@ -46,7 +46,7 @@ def host_device():
     reason = missing(compiler, headers)
     if reason is not None:
         pytest.skip(reason)
-    blas = Blas(xp, stub_blas.library())
+    blas = Blas(xp, stub_blas.built())
     with standin(Module, blas) as backend:
         launches.clear()
         stub_blas.journal()

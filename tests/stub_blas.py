@@ -29,7 +29,7 @@ def _build() -> str:
     return str(path)
 
 
-def library() -> str:
+def built() -> str:
     """The stub's path; the test is skipped where it cannot be built."""
     try:
         return _build()
@@ -39,11 +39,11 @@ def library() -> str:
 
 def journal() -> str:
     """The calls since the last look, a letter each: `stub_blas.cpp` says which."""
-    stub = ctypes.CDLL(library())
+    stub = ctypes.CDLL(built())
     stub.stub_journal.restype = ctypes.c_char_p
     return stub.stub_journal().decode()
 
 
 def fail_next(status: int) -> None:
     """Let the next product end with this status."""
-    ctypes.c_int.in_dll(ctypes.CDLL(library()), "stub_next_status").value = status
+    ctypes.c_int.in_dll(ctypes.CDLL(built()), "stub_next_status").value = status

@@ -25,7 +25,7 @@ TOLERANCE = {"float32": 1e-6, "float64": 1e-14, "float16": 2e-3, "bfloat16": 1e-
 
 @pytest.fixture
 def blas():
-    instance = Blas(np, stub_blas.library())
+    instance = Blas(np, stub_blas.built())
     stub_blas.journal()
     yield instance
     instance.free()
@@ -234,7 +234,7 @@ class Streams:
 
 
 def test_the_workspace_is_set_after_each_change_of_stream():
-    blas = Blas(Streams(), stub_blas.library())
+    blas = Blas(Streams(), stub_blas.built())
     stub_blas.journal()
     a = values((2, 2))
 
@@ -277,7 +277,7 @@ def test_float32_is_not_tf32_unless_asked(monkeypatch):
     """The compute types reach the library: the stub refuses TF32 for other dtypes."""
     seen = []
     for tf32 in (False, True):
-        blas = Blas(np, stub_blas.library(), tf32=tf32)
+        blas = Blas(np, stub_blas.built(), tf32=tf32)
         blas.matmul(values((2, 2)), values((2, 2)))
         real = blas._loaded.cublasGemmEx
         monkeypatch.setattr(
@@ -353,7 +353,7 @@ def test_sizes_beyond_a_c_int_are_refused(blas):
 
 
 def test_the_library_is_found_through_pathfinder(monkeypatch):
-    found = types.SimpleNamespace(abs_path=stub_blas.library())
+    found = types.SimpleNamespace(abs_path=stub_blas.built())
     fake = types.ModuleType("cuda.pathfinder")
     fake.load_nvidia_dynamic_lib = lambda name: {"cublas": found}[name]
     monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
