@@ -15,6 +15,7 @@ __all__ = [
     "complete",
     "seconds",
     "settings",
+    "target_argument",
     "target_arguments",
 ]
 
@@ -81,6 +82,17 @@ def complete(
     for name, default in {**helix, **own}.items():
         if getattr(args, name) is None:
             setattr(args, name, default)
+
+
+def target_argument(parser: argparse.ArgumentParser) -> None:
+    """The one TARGET of a command."""
+    parser.add_argument(
+        "target",
+        nargs="?",
+        default="helix",
+        metavar="TARGET",
+        help="helix, file.py[:name] or pkg.mod[:name], as above (%(default)s)",
+    )
 
 
 def target_arguments(own: Any) -> None:

@@ -16,6 +16,7 @@ from .arguments import (
     at_least,
     complete,
     settings,
+    target_argument,
     target_arguments,
 )
 from .output import unicode_stdout, write_json
@@ -62,13 +63,7 @@ _OWN: dict[str, Any] = {**OWN, "reference": None, "repeats": 5}
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument(
-        "target",
-        nargs="?",
-        default="helix",
-        metavar="TARGET",
-        help="helix, file.py[:name] or pkg.mod[:name], as above (%(default)s)",
-    )
+    target_argument(parser)
     model = parser.add_argument_group("the language model (TARGET helix)")
     whole = at_least(1)
     for name, what in (

@@ -12,6 +12,7 @@ from .arguments import (
     at_least,
     complete,
     settings,
+    target_argument,
     target_arguments,
 )
 
@@ -33,13 +34,7 @@ class Forward:
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """The options that say which function is run, and on what."""
-    parser.add_argument(
-        "target",
-        nargs="?",
-        default="helix",
-        metavar="TARGET",
-        help="helix, file.py[:name] or pkg.mod[:name] (%(default)s)",
-    )
+    target_argument(parser)
     block = parser.add_argument_group("the HELIX block (TARGET helix)")
     block.add_argument(
         "--mode",

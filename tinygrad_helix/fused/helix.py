@@ -11,9 +11,10 @@ block is that of the Rust crate g-cpu 0.1.0; the derivation of its gradients is 
 of `FusedHelix.vjp`, which follows the formulas from the last to the first.
 
 Both directions go through the block in *tiles*: some time steps of some sequences, few
-enough for the cache. A tile goes through all steps before the next one starts, so nothing
-but what is kept exists at full size. Tiles depend on the shape alone, and sums over them
-are taken in a fixed order: no number of threads changes a result.
+enough for the cache. A tile goes through all steps of the formulas at once, and few tiles
+are in work at a time, so nothing but what is kept exists at full size. Tiles depend on the
+shape alone, and sums over them are taken in a fixed order: no number of threads changes a
+result.
 
 Gains are multiplied into the weights beside them (g1·wa', g1·wb, g3·wf1, wf2·g4), and
 their gradients come from the products for those weights' gradients: with

@@ -1,7 +1,8 @@
 """Tiles: how a fused node goes through [B, T, ·] arrays, and the memory that it works in.
 
-A node works on one tile after the other, each small enough for the cache, and takes a tile
-through all of its steps. Tiles depend on the shape alone and are visited in a fixed order.
+A node takes each tile, small enough for the cache, through all of its steps. Some tiles may
+be in work at once (see `lanes`). They depend on the shape alone and are begun in a fixed
+order.
 """
 
 from collections.abc import Callable, Iterator, Mapping

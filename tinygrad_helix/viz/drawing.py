@@ -3,6 +3,7 @@
 import json
 import os
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,22 +24,22 @@ __all__ = ["LARGEST", "Drawing", "Picture", "draw"]
 LARGEST = 1000  # boxes that dot places in seconds
 
 
-class Picture:
+class Picture(ABC):
     """Something drawn as DOT and as text: it shows itself in a notebook, print() gives the
     text, `save` writes a file."""
 
     @property
+    @abstractmethod
     def source(self) -> str:
         """The picture in DOT, Graphviz' language."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text(self, *, ascii_only: bool = False, colour: bool = False) -> str:
         """The picture as text of 80 columns; `colour` adds ANSI's escapes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """What is drawn, as plain data."""
-        raise NotImplementedError
 
     def svg(self) -> str:
         """The picture as an <svg> element.
