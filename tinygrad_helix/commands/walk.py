@@ -25,6 +25,9 @@ every node it prints
 With --frames the same becomes numbered pictures for slides, 16:9: the graph (of a larger
 one what is around the current node) with the current node lit and what is done in grey,
 above it a cell for every node of the tape, and the bar of live bytes.
+
+TARGET is helix (the HELIX block), file.py[:name] or pkg.mod[:name], where name is a
+function or a module and `inputs` makes its arguments.
 """
 
 EXAMPLES = """\
